@@ -44,7 +44,6 @@ class RunConfig:
   device: str = "cpu"  # cpu | cuda | tpu
   device_memory_gib: float = 4.0  # memory that one CPU "device" stands for
   cpu_affinity: str = "auto"  # auto | none | "0;1": trainer cores;rollout cores
-  ray_address: str = ""  # empty: start a local Ray
   # Model and data.
   model_path: str = ""  # empty: the embedded task's model, warm-started
   train_files: tuple[str, ...] = ()  # empty: the embedded task
