@@ -1,0 +1,66 @@
+"""The engine's processes as the front process sees them."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+
+
+class EngineProcesses:
+  """Watches, measures and ends what an AsyncLLM has spawned."""
+
+  def __init__(self, engine: Any):
+    self._children = list(engine.engine_core.resources.engine_manager.processes)
+    self._readers: list[int] = []
+
+  @property
+  def pids(self) -> tuple[int, ...]:
+    return tuple(child.pid for child in self._children)
+
+  def watch(self, on_exit: Callable[[str], None]) -> None:
+    """Calls on_exit with the cause, in this loop, when a process ends."""
+    loop = asyncio.get_running_loop()
+    for child in self._children:
+
+      def exited(child: Any = child) -> None:
+        loop.remove_reader(child.sentinel)
+        self._readers.remove(child.sentinel)
+        child.join(1.0)  # The pipe closes a moment before the exit code is set.
+        on_exit(
+          f"engine core (pid {child.pid}) ended with exit code {child.exitcode}"
+        )
+
+      # The sentinel becomes readable when the process is gone: no polling.
+      loop.add_reader(child.sentinel, exited)
+      self._readers.append(child.sentinel)
+
+  def unwatch(self) -> None:
+    loop = asyncio.get_running_loop()
+    for sentinel in self._readers:
+      loop.remove_reader(sentinel)
+    self._readers.clear()
+
+  def resident_bytes(self) -> int:
+    """Of this process, the engine core and its descendants."""
+    total = 0
+    for pid in (os.getpid(), *self.pids):
+      try:
+        process = psutil.Process(pid)
+        family = [process]
+        if pid != os.getpid():
+          family += process.children(recursive=True)
+        total += sum(member.memory_info().rss for member in family)
+      except psutil.NoSuchProcess:
+        continue
+    return total
+
+  def kill(self) -> None:
+    """Ends whatever of them is still there. Blocks for at most seconds."""
+    for child in self._children:
+      if child.is_alive():
+        for grandchild in psutil.Process(child.pid).children(recursive=True):
+          grandchild.kill()
+        child.kill()
+      child.join(2.0)
