@@ -101,7 +101,9 @@ def _define_rollout() -> None:
     "Prompt groups in flight per serving replica.",
   )
   _float("temperature", "Sampling temperature > 0; the learner divides by it.")
-  _int("max_prompt_length", "Longer prompts are dropped and counted, in tokens.")
+  _int(
+    "max_prompt_length", "Longer prompts are dropped and counted, in tokens."
+  )
   _int("max_response_length", "Budget of one response, in tokens.")
 
 
