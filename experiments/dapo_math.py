@@ -7,10 +7,12 @@ Exit codes: 0 the run is complete; 2 bad input; 1 failure; 130 interrupted.
 """
 
 import asyncio
+import dataclasses
 import os
 import pathlib
 import signal
 import sys
+import time
 import traceback
 
 from absl import app, flags
@@ -19,6 +21,7 @@ from absl import app, flags
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from experiments import inputs, run_flags, summary
+from hybridrl.metrics.device_time import device_lanes
 from hybridrl.models.config import ModelConfig
 from hybridrl.reporting.composite import make_reporter
 from hybridrl.runtime import affinity, config_checks, driver, plan, ray_cluster
@@ -44,14 +47,27 @@ async def train(config: RunConfig, fed: Inputs) -> RunResult:
   task = asyncio.current_task()
   assert task is not None
   asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+  origin_s = time.monotonic()
+
+  def clock() -> float:
+    return time.monotonic() - origin_s
+
+  values = dataclasses.asdict(config)
   reporter = make_reporter(
     config.run_dir,
-    flagfile=run_flags.to_flagfile(config),
-    total_steps=config.total_training_steps,
+    config=values,
+    flags=values,
+    lanes=device_lanes(
+      standalone=[f"standalone-{i}" for i in range(config.num_standalone)],
+      hybrid=[f"hybrid-{i}" for i in range(config.num_hybrid)],
+      trainer_devices=config.trainer_devices,
+      devices_per_replica=config.rollout_tensor_parallel_size,
+    ),
+    clock=clock,
   )
   try:
     laid_out = affinity.make_affinity(config)
-    parts = await make_parts(config, fed, laid_out, reporter)
+    parts = await make_parts(config, fed, laid_out, reporter, clock)
     return await driver.run(config, parts)
   finally:
     reporter.close()

@@ -201,20 +201,3 @@ def config_from_flags(values: flags.FlagValues) -> RunConfig:
     )
   )
   return RunConfig(**fields)
-
-
-def to_flagfile(config: RunConfig) -> str:
-  """One --name=value per line; parses back to the same configuration."""
-  lines = []
-  for field in dataclasses.fields(RunConfig):
-    value = getattr(config, field.name)
-    if value is None:
-      continue
-    if isinstance(value, bool):
-      lines.append(f"--{field.name}={str(value).lower()}")
-    elif isinstance(value, tuple):
-      if value:
-        lines.append(f"--{field.name}={','.join(value)}")
-    else:
-      lines.append(f"--{field.name}={value}")
-  return "\n".join(lines) + "\n"

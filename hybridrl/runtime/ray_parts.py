@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-import time
+from collections.abc import Callable
 from typing import Any
 
 from hybridrl import scheduling
@@ -98,7 +98,11 @@ def _make_replica(name: str, config: VllmConfig) -> Any:
 
 
 async def make_parts(
-  config: RunConfig, inputs: Inputs, affinity: Affinity, reporter: Reporter
+  config: RunConfig,
+  inputs: Inputs,
+  affinity: Affinity,
+  reporter: Reporter,
+  clock: Callable[[], float],
 ) -> Parts:
   """Starts Ray, places the actors and returns the parts, not yet started."""
   ray_cluster.start_ray(config)
@@ -124,7 +128,7 @@ async def make_parts(
       deactivate_ratio=config.dynamic_schedule_deactivate_ratio,
     ),
     reporter=reporter,
-    clock=time.monotonic,
+    clock=clock,
     export_dir=f"{config.run_dir}/export",
     resume_from=inputs.resume_from,
   )
