@@ -32,14 +32,11 @@ from hybridrl.rollout.replica import (
   SamplingConfig,
   WeightUpdateMode,
 )
+from hybridrl.rollout.trajectory import Trajectory, check_part
 
 # A response whose attempts kill this many replicas in a row, without a token
 # in between, is taken for their cause and given up.
 MAX_FAILURES_IN_A_ROW = 4
-# Wait before a further try where replicas that are routable refuse requests:
-# the balancer is about to be told, or the fleet is switching.
-MIN_BACKOFF_S = 0.01
-MAX_BACKOFF_S = 0.5
 # A replica that has not acted on an abort by then broke the law of bounded
 # control calls and counts as failed.
 CONTROL_TIMEOUT_S = 20.0
@@ -87,68 +84,6 @@ class RebalanceResult:
   prefix_tokens: float
 
 
-class _Trajectory:
-  """A response while it is being generated."""
-
-  def __init__(
-    self,
-    prompt_ids: np.ndarray,
-    max_new_tokens: int,
-    sampling: SamplingConfig,
-    key: str,
-  ):
-    self.key = key
-    self.sampling = sampling
-    self.max_new_tokens = max_new_tokens
-    self.token_ids = np.asarray(prompt_ids, np.int32)  # prompt and parts
-    self.parts: list[GenerationResult] = []
-    self.num_tokens = 0
-    self.last_replica: str | None = None  # the last that took an attempt
-    self.refused_by: str | None = None
-    self.waited_s = 0.0  # outside attempts, since the last token
-    self.fruitless = 0  # attempts in a row without a token
-    self.failures = 0  # of them, failures of a replica
-    self.last_error: Exception | None = None
-
-  @property
-  def budget(self) -> int:
-    return self.max_new_tokens - self.num_tokens
-
-  def append(self, part: GenerationResult) -> None:
-    self.parts.append(part)
-    self.num_tokens += len(part.token_ids)
-    self.token_ids = np.concatenate([self.token_ids, part.token_ids])
-
-  def progressed(self) -> None:
-    self.waited_s = 0.0
-    self.fruitless = self.failures = 0
-    self.refused_by = self.last_error = None
-
-  def finish_reason(self) -> str | None:
-    """'stop', 'length', or None while there is more to generate."""
-    if not self.parts:
-      return None
-    last = self.parts[-1]
-    if last.finish_reason != "abort":
-      return last.finish_reason
-    # An abort that met the response at its very end.
-    if len(last.token_ids) and (
-      int(last.token_ids[-1]) in self.sampling.stop_token_ids
-    ):
-      return "stop"
-    return "length" if self.budget == 0 else None
-
-  def result(self, finish_reason: str) -> GenerationResult:
-    parts = self.parts
-    return GenerationResult(
-      token_ids=np.concatenate([p.token_ids for p in parts]),
-      log_probs=np.concatenate([p.log_probs for p in parts]),
-      versions=np.concatenate([p.versions for p in parts]),
-      kv_versions=np.concatenate([p.kv_versions for p in parts]),
-      finish_reason=finish_reason,
-    )
-
-
 class GenerationClient:
   """See the module docstring. All calls come from one event loop.
 
@@ -192,6 +127,7 @@ class GenerationClient:
     self._flights = Flights()
     self._attempt_numbers = itertools.count()
     self._reported_lives: set[int] = set()
+    self._num_waiting = 0
 
   async def generate(
     self,
@@ -210,7 +146,7 @@ class GenerationClient:
       raise ValueError(f"{key}: max_new_tokens={max_new_tokens}, 1 or more")
     if not len(prompt_ids):
       raise ValueError(f"{key}: the prompt is empty")
-    trajectory = _Trajectory(prompt_ids, max_new_tokens, sampling, key)
+    trajectory = Trajectory(prompt_ids, max_new_tokens, sampling, key)
     while True:
       lease = await self._acquire(trajectory)
       try:
@@ -259,6 +195,11 @@ class GenerationClient:
       tuple(self._flights) if replica is None else self._flights.on(replica)
     )
 
+  @property
+  def num_waiting(self) -> int:
+    """Responses that wait for a replica now."""
+    return self._num_waiting
+
   def usage(self, replica: str) -> ReplicaUsage:
     """Totals of one replica up to now."""
     return self._flights.usage(replica, self._clock())
@@ -283,38 +224,28 @@ class GenerationClient:
     """Takes all attempts off a replica that does not answer any more.
 
     They go on elsewhere; what they sampled in this attempt is lost. Unroutes
-    and reports the replica as if it had raised the error.
+    the replica. The caller knows of the failure: it is not reported again.
 
     Returns:
       The number of attempts.
     """
     flights = self._flights.on(replica)
+    self._balancer.remove(replica)
     for flight in flights:
+      self._reported_lives.add(flight.lease.life)
       flight.expel(error)
-    if not flights:
-      self._balancer.remove(replica)
     return len(flights)
 
-  async def _acquire(self, trajectory: _Trajectory) -> Lease:
+  async def _acquire(self, trajectory: Trajectory) -> Lease:
     """A lease, after a wait within the trajectory's deadline."""
+    # A first refusal is the race with a leaving replica; later ones are not.
+    if trajectory.fruitless <= 1 and self._balancer.routable():
+      return self._balancer.acquire(trajectory.key, avoid=trajectory.refused_by)
     started_s = self._clock()
-    left_s = self._wait_timeout_s - trajectory.waited_s
+    self._num_waiting += 1
     try:
-      # A first refusal is the race with a leaving replica; later ones are not.
-      if trajectory.fruitless <= 1 and self._balancer.routable():
-        return self._balancer.acquire(
-          trajectory.key, avoid=trajectory.refused_by
-        )
-      async with asyncio.timeout(left_s):
-        await asyncio.sleep(_backoff_s(trajectory.fruitless))
-        while True:
-          await self._balancer.wait_routable()
-          try:
-            return self._balancer.acquire(
-              trajectory.key, avoid=trajectory.refused_by
-            )
-          except NoReplica:  # gone again before this task ran
-            continue
+      async with asyncio.timeout(self._wait_timeout_s - trajectory.waited_s):
+        return await self._wait_and_acquire(trajectory)
     except TimeoutError:
       raise GenerationStalled(
         f"generation client: response {trajectory.key} found no replica within"
@@ -323,10 +254,22 @@ class GenerationClient:
         f" {trajectory.last_error!r})"
       ) from trajectory.last_error
     finally:
+      self._num_waiting -= 1
       trajectory.waited_s += self._clock() - started_s
 
+  async def _wait_and_acquire(self, trajectory: Trajectory) -> Lease:
+    await asyncio.sleep(trajectory.backoff_s())
+    while True:
+      await self._balancer.wait_routable()
+      try:
+        return self._balancer.acquire(
+          trajectory.key, avoid=trajectory.refused_by
+        )
+      except NoReplica:  # it left before this task ran
+        continue
+
   async def _attempt(
-    self, lease: Lease, trajectory: _Trajectory
+    self, lease: Lease, trajectory: Trajectory
   ) -> GenerationResult:
     """Runs one attempt; the lease ends with it."""
     request = GenerationRequest(
@@ -347,7 +290,7 @@ class GenerationClient:
     part = None
     try:
       part = await self._call(flight, request)
-      _check_part(part, request, lease.replica)
+      check_part(part, request, lease.replica)
       self._note_attempt(trajectory, flight)
       return part
     finally:
@@ -376,9 +319,12 @@ class GenerationClient:
     except asyncio.CancelledError:
       task = asyncio.current_task()
       cancelled = task is not None and task.cancelling()
-      if flight.expelled is not None and not cancelled:
-        raise flight.expelled from None
-      raise
+      if cancelled:
+        raise
+      # The call was cancelled, not the caller: by expel, or by the replica.
+      raise flight.expelled or ReplicaFailed(
+        f"replica {replica.name} cancelled {request.request_id}"
+      ) from None
     finally:
       timer.cancel()
 
@@ -394,15 +340,14 @@ class GenerationClient:
     except ReplicaFailed as error:
       self._report(lease, error)
     except TimeoutError:
-      self.give_up(
-        lease.replica,
-        ReplicaFailed(
-          f"replica {lease.replica}: abort not done within"
-          f" {CONTROL_TIMEOUT_S:g} s"
-        ),
+      error = ReplicaFailed(
+        f"replica {lease.replica}: abort not done within"
+        f" {CONTROL_TIMEOUT_S:g} s"
       )
+      self._report(lease, error)
+      self.give_up(lease.replica, error)
 
-  def _take(self, trajectory: _Trajectory, part: GenerationResult) -> None:
+  def _take(self, trajectory: Trajectory, part: GenerationResult) -> None:
     """Keeps or discards what an attempt sampled."""
     num_tokens = len(part.token_ids)
     if num_tokens:
@@ -417,7 +362,7 @@ class GenerationClient:
     self.counters.kept_tokens += num_tokens
     trajectory.append(part)
 
-  def _note_attempt(self, trajectory: _Trajectory, flight: Flight) -> None:
+  def _note_attempt(self, trajectory: Trajectory, flight: Flight) -> None:
     name = flight.lease.replica
     if trajectory.last_replica is not None:
       self.counters.reprefilled_tokens += flight.prefix_tokens
@@ -425,7 +370,7 @@ class GenerationClient:
     trajectory.last_replica = name
 
   def _note_refusal(
-    self, trajectory: _Trajectory, lease: Lease, error: ReplicaUnavailable
+    self, trajectory: Trajectory, lease: Lease, error: ReplicaUnavailable
   ) -> None:
     self.counters.rejected_attempts += 1
     trajectory.fruitless += 1
@@ -433,7 +378,7 @@ class GenerationClient:
     trajectory.last_error = error
 
   def _note_failure(
-    self, trajectory: _Trajectory, lease: Lease, error: ReplicaFailed
+    self, trajectory: Trajectory, lease: Lease, error: ReplicaFailed
   ) -> None:
     """Raises if the response seems to be the cause of the failures."""
     self.counters.failed_attempts += 1
@@ -453,29 +398,3 @@ class GenerationClient:
       self._reported_lives.add(lease.life)
       if self._on_replica_failed is not None:
         self._on_replica_failed(lease.replica, error)
-
-
-def _backoff_s(fruitless: int) -> float:
-  """0 for the first try, then doubling within bounds."""
-  if fruitless <= 1:
-    return 0.0
-  return min(MIN_BACKOFF_S * 2.0 ** min(fruitless - 2, 30), MAX_BACKOFF_S)
-
-
-def _check_part(
-  part: GenerationResult, request: GenerationRequest, replica: str
-) -> None:
-  """Refuses a result that breaks I4, whoever made it."""
-  num_tokens = len(part.token_ids)
-  lengths = (len(part.log_probs), len(part.versions), len(part.kv_versions))
-  if lengths != (num_tokens,) * 3 or num_tokens > request.max_new_tokens:
-    raise ValueError(
-      f"replica {replica} answered {request.request_id} with {num_tokens}"
-      f" tokens of {request.max_new_tokens} allowed, and log-probs, versions"
-      f" and kv-versions of lengths {lengths}"
-    )
-  if part.finish_reason not in ("stop", "length", "abort"):
-    raise ValueError(
-      f"replica {replica} ended {request.request_id} with"
-      f" {part.finish_reason!r}"
-    )

@@ -8,10 +8,9 @@ was registered first.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# A request returns to the replica that served its key last, as long as that
-# one has at most this many requests more than the least-loaded one. Its prefix
-# may still be cached there; a prefill costs about as much as decoding one step
-# beside two further requests.
+# A request returns to the replica that served its key last, where its prefix
+# may still be cached, as long as that one has at most this many requests more
+# than the least-loaded one. Small, so that stickiness cannot keep loads apart.
 STICKY_SLACK = 2
 
 
