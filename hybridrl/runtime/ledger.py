@@ -156,7 +156,7 @@ class Ledger:
     state = self._states.get(sample_id)
     if state is SampleState.DROPPED:
       return False
-    if state not in _DROPS:
+    if state is None or state not in _DROPS:
       raise LedgerError(
         f"sample {sample_id} is {state or 'unknown'}: cannot DROP ({reason})"
       )

@@ -5,8 +5,13 @@ A traced value (a parameter under vmap) passes: no Python branch reads it.
 
 from typing import Any
 
-import jax
 import numpy as np
+from jax.core import Tracer
+
+
+def is_traced(value: Any) -> bool:
+  """Whether a JAX transformation is tracing this value."""
+  return isinstance(value, Tracer)
 
 
 def check_ratio(value: Any) -> None:
@@ -15,7 +20,7 @@ def check_ratio(value: Any) -> None:
   Raises:
     ValueError: names parameter, flag, value and range.
   """
-  if isinstance(value, jax.core.Tracer):
+  if is_traced(value):
     return
   array = np.asarray(value, np.float64)
   if not ((array > 0) & (array <= 1)).all():

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from hybridrl.scheduling.checks import is_traced
 from hybridrl.scheduling.types import (
   K_MAX,
   UNBOUNDED_SAMPLES,
@@ -184,7 +185,7 @@ def make_context(*, phase: Phase | int, fleet: Fleet, **facts: Any) -> Context:
       f"make_context() got unknown facts {unknown}; known: {sorted(known)}"
     )
   k = fleet.trigger_parameter_sync_step
-  if not isinstance(k, jax.core.Tracer) and not 1 <= int(k) <= K_MAX:
+  if not is_traced(k) and not 1 <= int(k) <= K_MAX:
     raise ValueError(
       f"trigger_parameter_sync_step is {k}; it must be in [1, {K_MAX}]"
     )
@@ -196,12 +197,12 @@ def make_context(*, phase: Phase | int, fleet: Fleet, **facts: Any) -> Context:
     for name, value in values.items()
     if name != "only_hybrid"
   }
-  only_hybrid = fleet.num_standalone == 0
+  only_hybrid: Any = fleet.num_standalone == 0
+  if not isinstance(only_hybrid, jax.Array):
+    only_hybrid = np.asarray(only_hybrid, np.bool_)
   return Context(
     phase=Phase(phase),
-    only_hybrid=jnp.asarray(only_hybrid)
-    if isinstance(only_hybrid, jax.Array)
-    else np.asarray(only_hybrid, np.bool_),
+    only_hybrid=only_hybrid,
     **cast,
   )
 

@@ -17,6 +17,7 @@ from hybridrl.scheduling.context import Context
 from hybridrl.scheduling.phases import by_phase
 from hybridrl.scheduling.ratio import (
   initial_ratio,
+  is_behind,
   reclaim_at,
   sample_gap,
   wait_threshold,
@@ -75,7 +76,7 @@ def default(deactivate_ratio: Any = 0.3) -> SchedulingPolicy:
   ) -> tuple[Decision, DefaultState]:
     seconds_per_sample = _seconds_per_sample(context, state)
     gap = sample_gap(state.ratio, context)
-    behind = gap > 0
+    behind = is_behind(gap)
     pays = gap * seconds_per_sample > _switch_cost_s(state)
     lend = (behind & pays) | context.only_hybrid
     reason = jnp.where(

@@ -10,6 +10,7 @@ from hybridrl.scheduling.context import Context
 from hybridrl.scheduling.phases import by_phase
 from hybridrl.scheduling.ratio import (
   initial_ratio,
+  is_behind,
   reclaim_at,
   sample_gap,
   wait_threshold,
@@ -47,7 +48,7 @@ def fixed_ratio(deactivate_ratio: Any = 0.3) -> SchedulingPolicy:
   def sync_end(
     context: Context, state: FixedRatioState
   ) -> tuple[Decision, FixedRatioState]:
-    behind = sample_gap(state.ratio, context) > 0
+    behind = is_behind(sample_gap(state.ratio, context))
     lend = behind | context.only_hybrid
     reason = jnp.where(behind, Reason.LEND_BEHIND, Reason.STAY_ON_PACE)
     decision = make_decision(

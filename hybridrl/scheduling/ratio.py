@@ -17,8 +17,9 @@ from hybridrl.scheduling.types import (
   make_decision,
 )
 
-# ratio * S in float32 can fall a rounding error short of a whole number, which
-# must not cost a sample. Larger than that error for S up to about 10,000,
+# ratio * S in float32 can miss a whole number by a rounding error, which must
+# neither cost a sample nor depend on whether the compiler fuses the product
+# with what follows. Larger than that error for S up to about 10,000,
 # smaller than any step of a ratio that a person would type.
 THRESHOLD_GUARD = 1e-3
 
@@ -44,6 +45,11 @@ def sample_gap(ratio: jax.Array, context: Context) -> jax.Array:
   The surplus is the measured backlog (case S6), never inferred.
   """
   return ratio * context.step_required_samples - context.backlog_samples
+
+
+def is_behind(gap: jax.Array) -> jax.Array:
+  """[] bool, gap > 0, robust against float representation."""
+  return gap > THRESHOLD_GUARD
 
 
 def reclaim_at(context: Context, threshold: jax.Array) -> Decision:

@@ -3,7 +3,7 @@
 import inspect
 import types
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from hybridrl.scheduling.always_policy import always
 from hybridrl.scheduling.checks import check_ratio
@@ -81,10 +81,10 @@ def make_policy(name: str, *, deactivate_ratio: float = 0.3) -> Policy:
 
 
 def _as_factory(target: Any) -> Factory:
+  if not callable(target):
+    raise TypeError(f"a policy must be a factory or a class, not {target!r}")
   if not inspect.isclass(target):
-    if not callable(target):
-      raise TypeError(f"a policy must be a factory or a class, not {target!r}")
-    return target
+    return cast(Factory, target)
   if not issubclass(target, DynamicSchedulePolicyBase):
     raise TypeError(
       f"{target.__name__} must subclass DynamicSchedulePolicyBase"

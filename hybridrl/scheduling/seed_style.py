@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from hybridrl.scheduling.checks import is_traced
 from hybridrl.scheduling.context import Context
 from hybridrl.scheduling.types import (
   Decision,
@@ -131,7 +132,7 @@ class SeedStylePolicy:
     Raises:
       TypeError: under a JAX transformation.
     """
-    if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(context)):
+    if any(is_traced(x) for x in jax.tree.leaves(context)):
       raise TypeError(
         f"policy class {self._class.__name__} is in the seed's style: it holds "
         "Python state and cannot be jitted; use the eager simulator, or write "
