@@ -14,6 +14,7 @@ from hybridrl.reporting.decision_log import DecisionLog
 from hybridrl.reporting.flagfile import write_flagfile
 from hybridrl.reporting.jsonl import JsonlWriter
 from hybridrl.reporting.live import make_view
+from hybridrl.reporting.report import ReportWriter
 from hybridrl.reporting.reporter import Progress, Reporter
 from hybridrl.reporting.run_dir import RunDir, begin_attempt, make_run_dir
 from hybridrl.reporting.tensorboard import TensorBoardWriter
@@ -140,6 +141,7 @@ def make_reporter(
     "timeline": lambda: TraceWriter(where.trace(attempt), now),
     "TensorBoard": lambda: TensorBoardWriter(where),
     "metrics and events": lambda: JsonlWriter(where, attempt, now),
+    "report": lambda: ReportWriter(where),
     "live view": lambda: make_view(stream or sys.stdout, live),
   }
   writers, failures = {}, {}

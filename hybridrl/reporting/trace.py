@@ -26,7 +26,7 @@ MAX_RECORDS = 100_000
 # Spans of a track that a new one is compared with. Spans arrive in the order
 # of their ends, so only long outer spans would need more.
 _RECENT_SPANS = 64
-_LEFT_OUT = "left out"
+LEFT_OUT = "left out"
 
 
 class TraceSpan(NamedTuple):
@@ -147,7 +147,7 @@ class TraceWriter(NullReporter):
           "pid": 1,
           "tid": 0,
           "cat": "trace",
-          "name": _LEFT_OUT,
+          "name": LEFT_OUT,
           "ts": _microseconds(self._dropped_from_s),
           "dur": _microseconds(max(0.0, first_s - self._dropped_from_s)),
           "args": {"records": self._dropped},
