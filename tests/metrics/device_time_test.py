@@ -1,7 +1,7 @@
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybridrl.metrics import (
@@ -43,6 +43,7 @@ def test_x9_idle_time_of_any_pauses(pauses, seconds):
   assert 0.0 <= idle_ratio(pauses, 0.0, 10.0) <= 1.0
 
 
+@settings(deadline=None)
 @given(
   st.lists(st.tuples(st.floats(-10, 20), st.floats(0, 20)), max_size=10),
   st.floats(-5, 15),
@@ -127,6 +128,7 @@ _SPANS = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(_SPANS, st.integers(0, 1000))
 def test_timelines_cover_the_window_and_equal_brute_force(spans, seed):
   timeline = lane_timeline(spans, 0, 30)
@@ -146,6 +148,7 @@ def test_timelines_cover_the_window_and_equal_brute_force(spans, seed):
   assert sum(device_seconds({0: timeline}).values()) == 30
 
 
+@settings(deadline=None)
 @given(_SPANS.filter(bool), st.integers(0, 20))
 def test_splitting_a_span_changes_nothing(spans, cut):
   first = spans[0]

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybridrl.metrics import utilization as u
@@ -87,6 +87,7 @@ def _brute_force(history, end_s):
   return used / available if available else 0.0
 
 
+@settings(deadline=None)
 @given(_HISTORIES.filter(bool), st.integers(0, 50))
 def test_rollout_utilization_equals_brute_force(history, extra):
   end_s = history[-1][0] + extra
@@ -97,6 +98,7 @@ def test_rollout_utilization_equals_brute_force(history, extra):
   )
 
 
+@settings(deadline=None)
 @given(_HISTORIES.filter(bool), st.data())
 def test_an_observation_that_changes_nothing_changes_nothing(history, data):
   end_s = history[-1][0] + 7
@@ -193,6 +195,7 @@ def test_resource_utilization_needs_devices(a, b):
     )
 
 
+@settings(deadline=None)
 @given(
   *(st.floats(0, 1) for _ in range(2)),
   # Seconds that float32 holds exactly.
