@@ -40,6 +40,8 @@ class Kit:
       budget fit the replica.
     moment_s: in this time an attempt samples some tokens, not long_tokens.
     bound_s: control calls return within this.
+    settle_s: results of aborted attempts are there this long after the control
+      call that ended them.
     frees_memory: whether resident_bytes must fall when it sleeps.
   """
 
@@ -49,6 +51,7 @@ class Kit:
   long_tokens: int
   moment_s: float
   bound_s: float
+  settle_s: float = 0.25
   frees_memory: bool = True
   _numbers: itertools.count = dataclasses.field(default_factory=itertools.count)
 
@@ -81,7 +84,7 @@ class Kit:
 
   async def results(self, tasks: Mapping[str, asyncio.Task]) -> list:
     """Results that have to be there by now, or right after."""
-    async with asyncio.timeout(self.bound_s):
+    async with asyncio.timeout(self.settle_s):
       return [await task for task in tasks.values()]
 
   async def version(self) -> int:
@@ -361,5 +364,5 @@ async def _check_rejects(
 
 async def _until(kit: Kit, met: Callable[[ReplicaStats], bool]) -> None:
   """Polls; the caller sets the deadline."""
-  while not met(await kit.replica.stats()):
+  while not met(await kit.replica.stats()):  # noqa: ASYNC110 (any replica)
     await asyncio.sleep(kit.bound_s / 100)
