@@ -24,21 +24,23 @@ _ETA_STEPS = 20
 class EtaEstimate:
   """Remaining seconds, from the time that the last steps took.
 
-  Start-up counts for nothing: time runs from the first snapshot with a step,
-  or from the first snapshot after a resume.
+  Start-up counts for nothing: time runs from the end of the first step that
+  this process saw, also after a resume.
   """
 
   def __init__(self, window_steps: int = _ETA_STEPS):
-    # (step, time at which it was first seen)
+    self._start_step: int | None = None
+    # (step, time at which it was first seen to be done)
     self._seen: collections.deque[tuple[int, float]] = collections.deque(
       maxlen=window_steps + 1
     )
 
   def update(self, snapshot: Progress) -> float | None:
     """Seconds to the last step; None before a step's time is known."""
-    if snapshot.step > 0 and (
-      not self._seen or snapshot.step > self._seen[-1][0]
-    ):
+    if self._start_step is None:
+      self._start_step = snapshot.step
+    done = self._seen[-1][0] if self._seen else self._start_step
+    if snapshot.step > done:
       self._seen.append((snapshot.step, snapshot.elapsed_s))
     if len(self._seen) < 2:
       return None
