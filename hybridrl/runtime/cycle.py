@@ -12,6 +12,36 @@ from typing import Any
 from hybridrl import metrics as metrics_lib
 
 
+class Collection:
+  """Where the time of one collection goes.
+
+  Args:
+    required_samples: R.
+    now_s: its beginning.
+
+  Attributes:
+    seconds: by kind: 'lent' (hybrid replicas serve), 'switch', 'idle' (the
+      trainer's devices do nothing).
+    missing_samples: max(0, R - backlog) when the idle wait began.
+  """
+
+  def __init__(self, required_samples: int, now_s: float):
+    self.seconds = {"lent": 0.0, "switch": 0.0, "idle": 0.0}
+    self.missing_samples = 0
+    self._required = required_samples
+    self._kind = "switch"
+    self._since_s = now_s
+
+  def enter(self, kind: str, now_s: float, backlog: int) -> None:
+    """From now on the time goes into `kind`."""
+    self.seconds[self._kind] += now_s - self._since_s
+    self._since_s = now_s
+    if kind == "idle":
+      # A further idle wait of the same collection is for what is left of it.
+      self.missing_samples = max(self.missing_samples, self._required - backlog)
+    self._kind = kind
+
+
 class Cycle:
   """Records of one cycle. All times are seconds of the run's clock.
 
@@ -29,7 +59,6 @@ class Cycle:
     train_times_s: seconds of each micro-step's training.
     activate_s: seconds of all activations in the cycle.
     reclaim_s: seconds of all reclaims in the cycle.
-    generated: samples that finished in the cycle.
     trainer_idle_s: seconds for which the trainer's devices neither trained nor
       served.
     rollouter_idle_s: seconds for which no sample was in flight.
@@ -43,7 +72,6 @@ class Cycle:
     self.train_times_s: list[float] = []
     self.activate_s = 0.0
     self.reclaim_s = 0.0
-    self.generated = 0
     self.trainer_idle_s = 0.0
     self.rollouter_idle_s = 0.0
     self._usage = metrics_lib.start_usage(now_s, active, capacity)
@@ -83,6 +111,16 @@ class Cycle:
     values = self._steps[-1].values if self._steps else self._early
     values[name] = values.get(name, 0.0) + value
 
+  def collected(self, collection: Collection) -> None:
+    """The open micro-step has its samples."""
+    lent_s, idle_s = collection.seconds["lent"], collection.seconds["idle"]
+    self.wait_times_s.append(idle_s)
+    self.wait_samples.append(collection.missing_samples)
+    self.trainer_idle_s += idle_s
+    self.add("timing_s/gen", sum(collection.seconds.values()))
+    if lent_s > 0:
+      self.add("timing_s/wait_for_enough_samples", lent_s)
+
   def put(self, values: Mapping[str, float]) -> None:
     """Sets metrics of the open micro-step."""
     self._steps[-1].values.update(values)
@@ -108,7 +146,6 @@ class Cycle:
       standalone_devices=standalone_devices,
       rollout_utilization=metrics_lib.usage_utilization(self._usage),
       cycle_values={
-        "fully_async/rollouter/step_generated_samples": self.generated,
         "fully_async/rollouter/idle_ratio": _share(
           self.rollouter_idle_s, elapsed_s
         ),

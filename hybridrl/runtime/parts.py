@@ -54,6 +54,7 @@ class Limits:
     train_s: one micro-step, its compilation included.
     publish_s: one copy of the weights out of the learner.
     switch_s: one control call to a replica.
+    stop_s: ending one part.
     save_s: one checkpoint or export.
     retry_s: pause before a failed activation is tried again.
     shutdown_s: all of an interrupted run's clean-up, checkpoint included.
@@ -70,6 +71,7 @@ class Limits:
   train_s: float = 3600.0
   publish_s: float = 600.0
   switch_s: float = 120.0
+  stop_s: float = 20.0
   save_s: float = 600.0
   retry_s: float = 1.0
   shutdown_s: float = 9.0
@@ -96,7 +98,7 @@ class Parts:
     stop_token_ids: what ends a response.
     policy: a SchedulingPolicy (or an adapted class, see scheduling).
     reporter: see Reporter.
-    clock: seconds, monotone.
+    clock: seconds since the run began, monotone; the reporter's clock.
     export_dir: folder of the final weight export; empty: none.
     resume_from: checkpoint to go on from; empty: a fresh run.
     limits: see Limits.

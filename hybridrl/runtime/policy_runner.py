@@ -6,9 +6,10 @@ A decision is always the constrained one. From its log and a fresh policy,
 """
 
 import dataclasses
+import inspect
 import json
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -49,6 +50,7 @@ class PolicyRunner:
     self._log = log
     self._step = scheduling.constrained_step(policy)
     self._state = policy.init(fleet)
+    self._last_context: Context | None = None
 
   def decide(self, phase: Phase, **facts: Any) -> LiveDecision:
     """Asks the policy.
@@ -62,6 +64,7 @@ class PolicyRunner:
       **facts: see scheduling.make_context.
     """
     context = scheduling.make_context(phase=phase, fleet=self._fleet, **facts)
+    self._last_context = context
     before = self._state
     raw, final, self._state = self._step(context, before)
     raw, final = _as_numbers(raw), _as_numbers(final)
@@ -77,6 +80,23 @@ class PolicyRunner:
       }
     )
     return final
+
+  @property
+  def request_rebalance(self) -> Callable[[Any], Awaitable[None]] | None:
+    """The policy's own rebalance, given a RebalanceHandle; None: the usual."""
+    own = self._policy.request_rebalance
+    if own is None:
+      return None
+
+    async def request_rebalance(handle: Any) -> None:
+      context = self._last_context
+      if context is None:
+        raise RuntimeError("a rebalance was requested before any decision")
+      result = own(int(context.global_steps), context, handle)
+      if inspect.isawaitable(result):
+        await result
+
+    return request_rebalance
 
   def state_dict(self) -> dict[str, Any]:
     """The policy's state, JSON-like."""

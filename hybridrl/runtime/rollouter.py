@@ -29,7 +29,7 @@ from hybridrl.runtime.message_queue import (
   QueueOverflow,
 )
 from hybridrl.runtime.parts import Cursor, Grader
-from hybridrl.runtime.waiting import Waits, cancel_and_wait
+from hybridrl.runtime.waiting import Waits, all_of, cancel_and_wait
 
 REASON_NO_SPREAD = "no_spread"
 REASON_FAILED = "failed"
@@ -95,8 +95,6 @@ class Rollouter:
   Attributes:
     version: of the weights of new requests; set by the driver.
     oldest_allowed: samples with a token of an older version are dropped.
-    group_rewards: raw rewards of groups that were dropped after grading and
-      are not yet accounted to a micro-step.
     failures: failed prompts by type of the failure.
   """
 
@@ -137,7 +135,7 @@ class Rollouter:
     self._fatal: BaseException | None = None
     self.version = 0
     self.oldest_allowed = 0
-    self.group_rewards: list[Sequence[float]] = []
+    self._group_rewards: list[list[float]] = []
     self.failures: collections.Counter[str] = collections.Counter()
 
   @property
@@ -185,6 +183,18 @@ class Rollouter:
       running.too_old = True
       running.task.cancel()
     return len(old)
+
+  def take_group_rewards(self) -> list[list[float]]:
+    """Raw rewards of the groups that were dropped since the last call.
+
+    With those of the trained samples they are the rewards before any filter.
+    """
+    taken, self._group_rewards = self._group_rewards, []
+    return taken
+
+  def note_dropped(self, samples: Sequence[Sample]) -> None:
+    """Others dropped these graded samples; their rewards still count."""
+    self._group_rewards += [s.rewards.tolist() for s in samples]
 
   def state_dict(self) -> dict[str, Any]:
     return {"cursor": dict(self._cursor.state_dict())}
@@ -267,8 +277,8 @@ class Rollouter:
 
   async def _group(self, sample_id: int, prompt: Prompt) -> list[Response]:
     """n responses at once; the first failure ends the others."""
-    tasks = [
-      asyncio.create_task(
+    return await all_of(
+      *(
         self._workflow(
           prompt,
           self._generate,
@@ -276,13 +286,9 @@ class Rollouter:
           sampling=self._config.sampling,
           key=response_key(sample_id, index),
         )
+        for index in range(self._config.rollout_n)
       )
-      for index in range(self._config.rollout_n)
-    ]
-    try:
-      return list(await asyncio.gather(*tasks))
-    finally:
-      await cancel_and_wait(*tasks)
+    )
 
   def _deliver(self, sample: Sample) -> None:
     if sample.oldest_version < self.oldest_allowed:
@@ -295,7 +301,7 @@ class Rollouter:
       self._queue.put(sample)
 
   def _drop_graded(self, sample: Sample, reason: str) -> None:
-    self.group_rewards.append(sample.rewards.tolist())
+    self._group_rewards.append(sample.rewards.tolist())
     self._ledger.drop(sample.sample_id, reason)
 
   def _note_alike(self) -> None:

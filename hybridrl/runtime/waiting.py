@@ -174,6 +174,31 @@ async def guarded(main: Awaitable[T], *guards: asyncio.Task[None]) -> T:
     await cancel_and_wait(task)
 
 
+async def all_of(*works: Awaitable[T]) -> list[T]:
+  """Results of works that run at once; the first failure ends the others."""
+  tasks = [asyncio.ensure_future(work) for work in works]
+  try:
+    return list(await asyncio.gather(*tasks))
+  finally:
+    await cancel_and_wait(*tasks)
+
+
+async def run_to_end(work: Awaitable[T], *, grace_s: float) -> T:
+  """Awaits work that must not be left half done.
+
+  A cancellation lets it end, for at most grace_s seconds, and is raised then;
+  a failure of the work in that time gives way to the cancellation.
+  """
+  task = asyncio.ensure_future(work)
+  try:
+    return await asyncio.shield(task)
+  except asyncio.CancelledError:
+    if not task.done():
+      await asyncio.wait((task,), timeout=grace_s)
+    await cancel_and_wait(task)
+    raise
+
+
 async def cancel_and_wait(*tasks: asyncio.Future) -> None:
   """Cancels tasks and waits until they ended; their failures are theirs."""
   for task in tasks:

@@ -101,19 +101,15 @@ class ScriptedLearner:
     return bundle_lib.pack([("digest", values)], version)
 
   async def save(self, step: int, driver_state: Mapping[str, Any]) -> str:
-    text = json.dumps(
-      {"digest": self.digest, "steps": self.steps, "driver": driver_state}
-    )
+    state = {"digest": self.digest, "steps": self.steps, "driver": driver_state}
+    text = json.dumps(state)
     await self._work("save", self._save_s)
     path = self._root / "checkpoints" / str(step)
-    path.mkdir(parents=True, exist_ok=True)
-    partial = path / "state.json.partial"
-    partial.write_text(text)
-    partial.replace(path / "state.json")
+    _write(path / "state.json", text)
     return str(path)
 
   async def restore(self, path: str) -> Mapping[str, Any]:
-    state = json.loads((pathlib.Path(path) / "state.json").read_text())
+    state = _read(pathlib.Path(path) / "state.json")
     await self._work("restore", 0.0)
     self._digest = bytes.fromhex(state["digest"])
     self.steps = state["steps"]
@@ -121,9 +117,7 @@ class ScriptedLearner:
 
   async def export(self, path: str) -> None:
     await self._work("export", 0.0)
-    folder = pathlib.Path(path)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "digest").write_text(self.digest)
+    _write(pathlib.Path(path) / "digest", self.digest)
 
   async def stop(self) -> None:
     self.stopped = True
@@ -134,6 +128,17 @@ class ScriptedLearner:
       self._fail(method, self._calls[method])
     await asyncio.sleep(seconds)
     self.log.append((asyncio.get_running_loop().time(), method))
+
+
+def _write(path: pathlib.Path, text: str) -> None:
+  path.parent.mkdir(parents=True, exist_ok=True)
+  partial = path.with_name(path.name + ".partial")
+  partial.write_text(text)
+  partial.replace(path)
+
+
+def _read(path: pathlib.Path) -> dict[str, Any]:
+  return json.loads(path.read_text())
 
 
 def _digest_after(digest: bytes, samples: Sequence[Sample]) -> bytes:

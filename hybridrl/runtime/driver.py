@@ -1,0 +1,520 @@
+"""The main loop: collect, train, synchronise, lend and reclaim (design §4).
+
+One asyncio process holds everything but the heavy parts. `run` starts those,
+goes through the cycles and stops them, also when it is cancelled or fails.
+"""
+
+import asyncio
+import dataclasses
+import math
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+from hybridrl.data.sample import Sample
+from hybridrl.rollout.replica import Replica
+from hybridrl.rollout.workflow import single_turn
+from hybridrl.runtime.assembly import assemble
+from hybridrl.runtime.books import Books
+from hybridrl.runtime.config import RunConfig
+from hybridrl.runtime.cycle import Collection
+from hybridrl.runtime.ledger import SampleState
+from hybridrl.runtime.parts import Parts, RunResult
+from hybridrl.runtime.policy_runner import LiveDecision, reason_name
+from hybridrl.runtime.validation import validate
+from hybridrl.runtime.waiting import (
+  all_of,
+  cancel_and_wait,
+  guarded,
+  run_to_end,
+)
+from hybridrl.scheduling import Phase, Reason
+
+T = TypeVar("T")
+
+# How often the live view gets a snapshot: as fast as a person reads.
+HEARTBEAT_S = 0.5
+
+# Shares of parts.Limits.shutdown_s: the rest is for stopping the parts.
+_GRACE_SHARE = 0.45  # for the learner to end its micro-step
+_SAVE_SHARE = 0.35  # for the checkpoint
+
+
+async def run(config: RunConfig, parts: Parts) -> RunResult:
+  """Trains from start (or a checkpoint) to the end of the run.
+
+  Starts and stops learner, replicas and grader. When it is cancelled, it lets
+  the learner end its micro-step, saves a checkpoint and stops everything
+  within parts.limits.shutdown_s.
+
+  Args:
+    config: validated (see config_checks).
+    parts: see Parts.
+
+  Raises:
+    WaitExpired: a wait reached its deadline.
+    RolloutFailed: too many prompts failed in a row.
+    FleetLost: no replica is left.
+    Exception: whatever the learner raised, with its own type.
+  """
+  return await _Driver(config, parts).run()
+
+
+class _Driver:
+  def __init__(self, config: RunConfig, parts: Parts):
+    self.config, self.parts = config, parts
+    self.clock = parts.clock
+    self.books = Books(config, self.clock)
+    self.m = self.books.machinery = assemble(
+      config,
+      parts,
+      clock=self.clock,
+      on_switch=self.books.on_switch,
+      on_change=self.books.on_change,
+    )
+    self.learner_started = False
+    self.learner_idle = True  # no call is running or was broken off
+    self.cycles = 0
+    self.saved_step = -1
+    self.checkpoint = self.export = ""
+    self.tasks: list[asyncio.Task[None]] = []
+
+  async def run(self) -> RunResult:
+    self.tasks.append(asyncio.create_task(self.heartbeat(), name="heartbeat"))
+    try:
+      await guarded(self.start(), *self.tasks)
+      self.tasks.append(
+        asyncio.create_task(self.m.rollouter.run(), name="rollouter")
+      )
+      return await guarded(self.loop(), *self.tasks)
+    except BaseException as error:
+      await self.save_after(error)
+      raise
+    finally:
+      await self.stop()
+
+  # The page: design §4, "One cycle".
+
+  async def loop(self) -> RunResult:
+    await self.begin()
+    while self.m.ledger.remaining_samples > 0:
+      for _ in range(self.config.trigger_parameter_sync_step):
+        samples = await self.collect()
+        if not samples:  # the end of data
+          break
+        await self.train(samples)
+      if not self.books.cycle.num_micro_steps:
+        break
+      await self.sync()
+    return await self.finish()
+
+  async def begin(self) -> None:
+    """First publication; also after a resume."""
+    await self.publish_and_load()
+    if self.due(self.config.test_freq):
+      await self.validate()
+    await self.reconcile(self.decide(Phase.SYNC_END))
+    self.begin_cycle()
+
+  async def collect(self) -> list[Sample]:
+    """R samples, or what is left at the end of data; nothing is lent then."""
+    m, cycle, r = self.m, self.books.cycle, self.config.required_samples
+    cycle.begin_step(self.books.step + 1, self.clock())
+    spent = Collection(r, self.clock())
+    decision = self.decide(Phase.STEP_START)
+    while True:
+      spent.enter("switch", self.clock(), m.ledger.backlog)
+      complete = await self.reconcile(decision)
+      spent.enter(
+        "lent" if m.controller.lent else "idle", self.clock(), m.ledger.backlog
+      )
+      if not m.controller.lent and self.samples_are_there():
+        break
+      await self.next_event(decision, complete)
+      decision = self.decide(Phase.EVENT)
+    spent.enter("switch", self.clock(), m.ledger.backlog)
+    samples = m.queue.take(r)
+    if samples:
+      cycle.collected(spent)
+    else:
+      cycle.abandon_step()
+    return samples
+
+  async def train(self, samples: list[Sample]) -> None:
+    """One micro-step; generation goes on elsewhere meanwhile."""
+    started_s = self.clock()
+
+    async def train_and_account() -> None:
+      result = await self.learner(
+        self.parts.learner.train(samples),
+        f"micro-step {self.books.step + 1}",
+        self.parts.limits.train_s,
+      )
+      self.m.ledger.trained([s.sample_id for s in samples])
+      self.books.step += 1
+      if result.step != self.books.step:
+        raise RuntimeError(
+          f"the learner counts {result.step} micro-steps, the driver"
+          f" {self.books.step}: a batch was applied twice or not at all"
+        )
+      self.books.cycle.train_times_s.append(self.clock() - started_s)
+      self.books.on_trained(samples, result)
+      self.span("learner", "train", started_s, self.clock())
+
+    self.books.learner_state = "training"
+    await run_to_end(train_and_account(), grace_s=self.grace_s)
+    self.report_step()
+
+  async def sync(self) -> None:
+    """Publication, standalone sync, lending, reset of staleness."""
+    version = self.books.version
+    self.drop_what_gets_too_old()
+    await self.publish_and_load()
+    await self.reconcile(self.decide(Phase.SYNC_END))
+    self.decide(Phase.CYCLE_END)
+    values = self.books.close_cycle()
+    self.parts.reporter.metrics(self.books.step, version, values)
+    self.cycles += 1
+    self.begin_cycle()
+    if self.m.ledger.remaining_samples > 0:  # else `finish` does both
+      if self.due(self.config.test_freq):
+        await self.validate()
+      if self.due(self.config.save_freq):
+        await self.save()
+
+  async def finish(self) -> RunResult:
+    """The last update is synced already: validate, save, export."""
+    if self.parts.val_prompts:
+      await self.lend_for_validation()
+      await self.validate()
+    await self.reconcile(_lend(0))
+    await self.save()
+    if self.parts.export_dir:
+      await self.export_weights()
+    return self.books.result(self.checkpoint, self.export)
+
+  # The pieces of a cycle.
+
+  async def publish_and_load(self) -> None:
+    started_s = self.clock()
+    self.books.learner_state = "publishing"
+    self.books.version += 1
+    bundle = await run_to_end(
+      self.learner(
+        self.parts.learner.publish(self.books.version),
+        f"publication of version {self.books.version}",
+        self.parts.limits.publish_s,
+      ),
+      grace_s=self.grace_s,
+    )
+    published_s = self.clock()
+    self.m.weights.published(bundle)
+    await self.m.weights.load_standalone()
+    self.m.rollouter.version = self.books.version
+    self.books.on_change()
+    self.books.cycle.add("timing_s/publish", published_s - started_s)
+    self.books.cycle.add("timing_s/param_sync", self.clock() - started_s)
+    self.span("learner", "publish", started_s, published_s)
+
+  def begin_cycle(self) -> None:
+    self.m.ledger.begin_cycle()
+    self.books.begin_cycle()
+    self.m.waits.notify()
+
+  def decide(self, phase: Phase) -> LiveDecision:
+    return self.m.runner.decide(phase, **self.books.facts(phase))
+
+  async def reconcile(self, decision: LiveDecision) -> bool:
+    complete = await self.m.controller.reconcile(decision)
+    self.books.learner_state = "lent" if self.m.controller.lent else "waiting"
+    return complete
+
+  def samples_are_there(self) -> bool:
+    return (
+      len(self.m.queue) >= self.config.required_samples
+      or self.m.rollouter.exhausted
+    )
+
+  async def next_event(self, decision: LiveDecision, complete: bool) -> None:
+    """Waits until there is a reason to ask the policy again."""
+    m, failures_seen = self.m, self.m.replicas.changes
+
+    def happened() -> bool:
+      if m.replicas.changes != failures_seen:
+        return True
+      if not m.controller.lent and self.samples_are_there():
+        return True
+      wait = decision.wait_samples
+      return wait > 0 and not m.ledger.backlog < wait <= m.ledger.arrivable
+
+    limits = self.parts.limits
+    await m.waits.until(
+      happened,
+      owner="learner",
+      reason=(
+        f"{decision.wait_samples or self.config.required_samples} samples,"
+        f" {reason_name(decision.reason)}"
+      ),
+      deadline_s=limits.stall_s,
+      progress=lambda: (m.ledger.counts, m.client.counters.responses),
+      at_latest_s=min(
+        decision.recheck_s, math.inf if complete else limits.retry_s
+      ),
+    )
+
+  def drop_what_gets_too_old(self) -> None:
+    """Bounds the age of trained tokens by --max_version_lag, before a sync."""
+    if not self.config.max_version_lag:
+      return
+    m = self.m
+    oldest = self.books.version + 1 - self.config.max_version_lag
+    m.rollouter.oldest_allowed = oldest
+    m.rollouter.cancel_older_than(oldest)
+    m.rollouter.note_dropped(m.queue.drop_older_than(oldest))
+
+  def report_step(self) -> None:
+    self.parts.reporter.metrics(
+      self.books.step,
+      self.books.version,
+      {"reward/raw_mean": self.books.step_rewards[-1]},
+    )
+
+  def due(self, every_cycles: int) -> bool:
+    """Whether an interval flag says so now; 0 means never."""
+    return every_cycles > 0 and self.cycles % every_cycles == 0
+
+  # Validation, checkpoints, export.
+
+  async def validate(self) -> None:
+    """Scores the held-out prompts on whatever serves now."""
+    if not self.parts.val_prompts:
+      return
+    m, started_s = self.m, self.clock()
+    self.books.learner_state = "validating"
+    serving = max(1, len(m.balancer.routable()))
+    result = await m.waits.within(
+      validate(
+        self.parts.val_prompts,
+        workflow=single_turn,
+        generate=m.generate,
+        grader=self.parts.grader,
+        decode=self.parts.decode,
+        max_response_length=self.config.max_response_length,
+        sampling=m.sampling,
+        max_concurrent=(
+          serving
+          * self.config.concurrent_samples_per_replica
+          * self.config.rollout_n
+        ),
+        label=f"val{self.books.version}",
+      ),
+      owner="driver",
+      reason="validation",
+      deadline_s=self.parts.limits.train_s,
+    )
+    self.books.pause("timing_s/testing", self.clock() - started_s)
+    self.books.val_rewards.append((self.books.step, result.reward))
+    self.parts.reporter.metrics(
+      self.books.step, self.books.version, {"val/reward_mean": result.reward}
+    )
+    self.parts.reporter.event(
+      "validation",
+      f"held-out reward {result.reward:.3f} at version {self.books.version}",
+      step=self.books.step,
+      version=self.books.version,
+      **dataclasses.asdict(result),
+    )
+
+  async def lend_for_validation(self) -> None:
+    """A fleet without standalone replicas has to be woken for it."""
+    if not self.m.replicas.healthy_standalone:
+      await self.reconcile(_lend(len(self.m.replicas.healthy_hybrid)))
+
+  async def save(self) -> None:
+    if self.saved_step == self.books.step:
+      return
+    started_s, step = self.clock(), self.books.step
+    self.books.learner_state = "saving"
+    self.checkpoint = await run_to_end(
+      self.learner(
+        self.parts.learner.save(step, self.driver_state()),
+        f"checkpoint of step {step}",
+        self.parts.limits.save_s,
+      ),
+      grace_s=self.grace_s,
+    )
+    self.saved_step = step
+    self.books.pause("timing_s/save_checkpoint", self.clock() - started_s)
+    self.parts.reporter.event(
+      "checkpoint", f"saved {self.checkpoint}", step=step, path=self.checkpoint
+    )
+
+  async def export_weights(self) -> None:
+    await self.learner(
+      self.parts.learner.export(self.parts.export_dir),
+      "export",
+      self.parts.limits.save_s,
+    )
+    self.export = self.parts.export_dir
+
+  def driver_state(self) -> dict[str, Any]:
+    """The driver's part of a checkpoint, JSON-like (I6)."""
+    return {
+      "step": self.books.step,
+      "version": self.books.version,
+      "cycles": self.cycles,
+      "ledger": self.m.ledger.to_json(),
+      "rollouter": self.m.rollouter.state_dict(),
+      "policy": self.m.runner.state_dict(),
+    }
+
+  async def resume(self) -> None:
+    """Goes on from a checkpoint; the next publication gets a new version."""
+    path = self.parts.resume_from
+    state = await self.learner(
+      self.parts.learner.restore(path),
+      f"restoring {path}",
+      self.parts.limits.save_s,
+    )
+    self.books.step = self.saved_step = int(state["step"])
+    self.books.version = int(state["version"])
+    self.cycles = int(state["cycles"])
+    self.checkpoint = path
+    self.m.ledger.from_json(state["ledger"])
+    self.m.rollouter.load_state_dict(
+      state["rollouter"], self.m.ledger.ids(SampleState.PENDING)
+    )
+    self.m.runner.load_state_dict(state["policy"])
+    self.parts.reporter.event(
+      "resumed",
+      f"resumed from {path} at step {self.books.step}",
+      step=self.books.step,
+      path=path,
+    )
+
+  # Start and stop.
+
+  async def start(self) -> None:
+    """Brings the parts up; hybrid replicas sleep before the learner loads."""
+    parts = self.parts
+
+    async def trainer_devices() -> None:
+      await all_of(*(self.start_asleep(r) for r in parts.hybrid))
+      await self.learner(parts.learner.start(), "start", parts.limits.start_s)
+      self.learner_started = True
+
+    await all_of(
+      trainer_devices(),
+      parts.grader.start(),
+      *(self.start_replica(r) for r in parts.standalone),
+    )
+    if parts.resume_from:
+      await self.resume()
+
+  async def start_replica(self, replica: Replica) -> None:
+    await self.m.waits.within(
+      replica.start(),
+      owner=replica.name,
+      reason="start",
+      deadline_s=self.parts.limits.start_s,
+    )
+
+  async def start_asleep(self, replica: Replica) -> None:
+    await self.start_replica(replica)
+    await self.m.waits.within(
+      replica.sleep(),
+      owner=replica.name,
+      reason="sleep",
+      deadline_s=self.parts.limits.switch_s,
+    )
+
+  async def save_after(self, error: BaseException) -> None:
+    """What an interrupted or failed run can still save."""
+    interrupted = isinstance(error, asyncio.CancelledError | KeyboardInterrupt)
+    self.parts.reporter.event(
+      "interrupted" if interrupted else "run_failed",
+      "interrupted: saving and stopping"
+      if interrupted
+      else f"{type(error).__name__}: {error}",
+      step=self.books.step,
+    )
+    await cancel_and_wait(*self.tasks)
+    if not self.learner_started or self.saved_step == self.books.step:
+      return
+    problem = "the learner did not end its last call"
+    if self.learner_idle:
+      try:
+        async with asyncio.timeout(self.budget_s(_SAVE_SHARE)):
+          await self.save()
+          return
+      except Exception as failure:
+        problem = f"{type(failure).__name__}: {failure}"
+    self.parts.reporter.event(
+      "not_saved",
+      f"no checkpoint of step {self.books.step}: {problem}; the last one is"
+      f" {self.checkpoint or 'none'}",
+      step=self.books.step,
+    )
+
+  async def stop(self) -> None:
+    """Stops all parts; what cannot be stopped is reported, not raised."""
+    self.books.learner_state = "stopping"
+    await cancel_and_wait(*self.tasks)
+    problems: list[str] = []
+
+    async def stop_part(name: str, work: Awaitable[None]) -> None:
+      try:
+        await self.m.waits.within(
+          work, owner=name, reason="stop", deadline_s=self.parts.limits.stop_s
+        )
+      except Exception as error:
+        problems.append(f"stopping {name}: {error!r}")
+
+    async def stop_replicas() -> None:
+      problems.extend(await self.m.replicas.stop_all())
+
+    await asyncio.gather(
+      stop_replicas(),
+      stop_part("learner", self.parts.learner.stop()),
+      stop_part("grader", self.parts.grader.close()),
+    )
+    for problem in problems:
+      self.parts.reporter.event("not_stopped", problem)
+
+  async def heartbeat(self) -> None:
+    while True:
+      self.parts.reporter.progress(self.books.progress())
+      await asyncio.sleep(HEARTBEAT_S)
+
+  async def learner(
+    self, call: Awaitable[T], reason: str, deadline_s: float
+  ) -> T:
+    """One call to the learner; if it breaks off, its state is unknown."""
+    self.learner_idle = False
+    result = await self.m.waits.within(
+      call, owner="learner", reason=reason, deadline_s=deadline_s
+    )
+    self.learner_idle = True
+    return result
+
+  @property
+  def grace_s(self) -> float:
+    """How long a cancelled call to the learner may go on."""
+    return self.budget_s(_GRACE_SHARE)
+
+  def budget_s(self, share: float) -> float:
+    return share * self.parts.limits.shutdown_s
+
+  def span(self, lane: str, name: str, start_s: float, end_s: float) -> None:
+    self.parts.reporter.span(lane, name, start_s, end_s)
+
+
+def _lend(replicas: int) -> LiveDecision:
+  """What the driver itself wants, outside of any cycle."""
+  return LiveDecision(
+    lend=replicas,
+    wait_samples=0,
+    recheck_s=math.inf,
+    drain_s=0.0,
+    rebalance=False,
+    reason=int(Reason.HOLD),
+  )
