@@ -31,6 +31,7 @@ class Books:
   Attributes:
     machinery: what is watched; set once it is there.
     step: micro-steps trained.
+    cycles: weight syncs after training so far.
     version: of the last published weights; 0 before the first.
     cycle: records since the last reset of staleness.
     learner_state: for the live view.
@@ -45,6 +46,7 @@ class Books:
     self._config = config
     self._clock = clock
     self.step = 0
+    self.cycles = 0
     self.version = 0
     self.cycle = Cycle(0, clock(), 0, 0)
     self.learner_state = "starting"

@@ -7,36 +7,23 @@ goes through the cycles and stops them, also when it is cancelled or fails.
 import asyncio
 import dataclasses
 import math
-from collections.abc import Awaitable
-from typing import Any, TypeVar
 
 from hybridrl.data.sample import Sample
-from hybridrl.rollout.replica import Replica
 from hybridrl.rollout.workflow import single_turn
 from hybridrl.runtime.assembly import assemble
 from hybridrl.runtime.books import Books
 from hybridrl.runtime.config import RunConfig
 from hybridrl.runtime.cycle import Collection
-from hybridrl.runtime.ledger import SampleState
+from hybridrl.runtime.lifecycle import Lifecycle
 from hybridrl.runtime.parts import Parts, RunResult
 from hybridrl.runtime.policy_runner import LiveDecision, reason_name
 from hybridrl.runtime.validation import validate
 from hybridrl.runtime.waiting import (
-  all_of,
   cancel_and_wait,
   guarded,
   run_to_end,
 )
 from hybridrl.scheduling import Phase, Reason
-
-T = TypeVar("T")
-
-# How often the live view gets a snapshot: as fast as a person reads.
-HEARTBEAT_S = 0.5
-
-# Shares of parts.Limits.shutdown_s: the rest is for stopping the parts.
-_GRACE_SHARE = 0.45  # for the learner to end its micro-step
-_SAVE_SHARE = 0.35  # for the checkpoint
 
 
 async def run(config: RunConfig, parts: Parts) -> RunResult:
@@ -71,26 +58,23 @@ class _Driver:
       on_switch=self.books.on_switch,
       on_change=self.books.on_change,
     )
-    self.learner_started = False
-    self.learner_idle = True  # no call is running or was broken off
-    self.cycles = 0
-    self.saved_step = -1
-    self.checkpoint = self.export = ""
-    self.tasks: list[asyncio.Task[None]] = []
+    self.life = Lifecycle(parts, self.m, self.books)
 
   async def run(self) -> RunResult:
-    self.tasks.append(asyncio.create_task(self.heartbeat(), name="heartbeat"))
+    heartbeat = asyncio.create_task(self.life.heartbeat(), name="heartbeat")
+    tasks = [heartbeat]
     try:
-      await guarded(self.start(), *self.tasks)
-      self.tasks.append(
+      await guarded(self.life.start(), *tasks)
+      tasks.append(
         asyncio.create_task(self.m.rollouter.run(), name="rollouter")
       )
-      return await guarded(self.loop(), *self.tasks)
+      return await guarded(self.loop(), *tasks)
     except BaseException as error:
-      await self.save_after(error)
+      await self.life.save_after(error, *tasks)
       raise
     finally:
-      await self.stop()
+      await cancel_and_wait(*tasks)
+      await self.life.stop()
 
   # The page: design §4, "One cycle".
 
@@ -109,11 +93,12 @@ class _Driver:
 
   async def begin(self) -> None:
     """First publication; also after a resume."""
+    self.books.first_publish_s = self.clock()
     await self.publish_and_load()
-    if self.due(self.config.test_freq):
-      await self.validate()
     await self.reconcile(self.decide(Phase.SYNC_END))
     self.begin_cycle()
+    if self.due(self.config.test_freq):
+      await self.validate()
 
   async def collect(self) -> list[Sample]:
     """R samples, or what is left at the end of data; nothing is lent then."""
@@ -127,9 +112,11 @@ class _Driver:
       spent.enter(
         "lent" if m.controller.lent else "idle", self.clock(), m.ledger.backlog
       )
-      if not m.controller.lent and self.samples_are_there():
+      if self.ready_to_train():
         break
       await self.next_event(decision, complete)
+      if self.ready_to_train():
+        break
       decision = self.decide(Phase.EVENT)
     spent.enter("switch", self.clock(), m.ledger.backlog)
     samples = m.queue.take(r)
@@ -144,7 +131,7 @@ class _Driver:
     started_s = self.clock()
 
     async def train_and_account() -> None:
-      result = await self.learner(
+      result = await self.life.learner(
         self.parts.learner.train(samples),
         f"micro-step {self.books.step + 1}",
         self.parts.limits.train_s,
@@ -158,10 +145,10 @@ class _Driver:
         )
       self.books.cycle.train_times_s.append(self.clock() - started_s)
       self.books.on_trained(samples, result)
-      self.span("learner", "train", started_s, self.clock())
+      self.parts.reporter.span("learner", "train", started_s, self.clock())
 
     self.books.learner_state = "training"
-    await run_to_end(train_and_account(), grace_s=self.grace_s)
+    await run_to_end(train_and_account(), grace_s=self.life.grace_s)
     self.report_step()
 
   async def sync(self) -> None:
@@ -173,13 +160,13 @@ class _Driver:
     self.decide(Phase.CYCLE_END)
     values = self.books.close_cycle()
     self.parts.reporter.metrics(self.books.step, version, values)
-    self.cycles += 1
+    self.books.cycles += 1
     self.begin_cycle()
     if self.m.ledger.remaining_samples > 0:  # else `finish` does both
       if self.due(self.config.test_freq):
         await self.validate()
       if self.due(self.config.save_freq):
-        await self.save()
+        await self.life.save()
 
   async def finish(self) -> RunResult:
     """The last update is synced already: validate, save, export."""
@@ -187,10 +174,10 @@ class _Driver:
       await self.lend_for_validation()
       await self.validate()
     await self.reconcile(_lend(0))
-    await self.save()
+    await self.life.save()
     if self.parts.export_dir:
-      await self.export_weights()
-    return self.books.result(self.checkpoint, self.export)
+      await self.life.export_weights()
+    return self.books.result(self.life.checkpoint, self.life.export)
 
   # The pieces of a cycle.
 
@@ -198,13 +185,10 @@ class _Driver:
     started_s = self.clock()
     self.books.learner_state = "publishing"
     self.books.version += 1
-    bundle = await run_to_end(
-      self.learner(
-        self.parts.learner.publish(self.books.version),
-        f"publication of version {self.books.version}",
-        self.parts.limits.publish_s,
-      ),
-      grace_s=self.grace_s,
+    bundle = await self.life.learner(
+      self.parts.learner.publish(self.books.version),
+      f"publication of version {self.books.version}",
+      self.parts.limits.publish_s,
     )
     published_s = self.clock()
     self.m.weights.published(bundle)
@@ -213,7 +197,7 @@ class _Driver:
     self.books.on_change()
     self.books.cycle.add("timing_s/publish", published_s - started_s)
     self.books.cycle.add("timing_s/param_sync", self.clock() - started_s)
-    self.span("learner", "publish", started_s, published_s)
+    self.parts.reporter.span("learner", "publish", started_s, published_s)
 
   def begin_cycle(self) -> None:
     self.m.ledger.begin_cycle()
@@ -228,8 +212,9 @@ class _Driver:
     self.books.learner_state = "lent" if self.m.controller.lent else "waiting"
     return complete
 
-  def samples_are_there(self) -> bool:
-    return (
+  def ready_to_train(self) -> bool:
+    """Nothing is lent, and R samples (or the last ones) are there."""
+    return not self.m.controller.lent and (
       len(self.m.queue) >= self.config.required_samples
       or self.m.rollouter.exhausted
     )
@@ -241,7 +226,7 @@ class _Driver:
     def happened() -> bool:
       if m.replicas.changes != failures_seen:
         return True
-      if not m.controller.lent and self.samples_are_there():
+      if self.ready_to_train():
         return True
       wait = decision.wait_samples
       return wait > 0 and not m.ledger.backlog < wait <= m.ledger.arrivable
@@ -280,9 +265,9 @@ class _Driver:
 
   def due(self, every_cycles: int) -> bool:
     """Whether an interval flag says so now; 0 means never."""
-    return every_cycles > 0 and self.cycles % every_cycles == 0
+    return every_cycles > 0 and self.books.cycles % every_cycles == 0
 
-  # Validation, checkpoints, export.
+  # Validation.
 
   async def validate(self) -> None:
     """Scores the held-out prompts on whatever serves now."""
@@ -328,184 +313,6 @@ class _Driver:
     """A fleet without standalone replicas has to be woken for it."""
     if not self.m.replicas.healthy_standalone:
       await self.reconcile(_lend(len(self.m.replicas.healthy_hybrid)))
-
-  async def save(self) -> None:
-    if self.saved_step == self.books.step:
-      return
-    started_s, step = self.clock(), self.books.step
-    self.books.learner_state = "saving"
-    self.checkpoint = await run_to_end(
-      self.learner(
-        self.parts.learner.save(step, self.driver_state()),
-        f"checkpoint of step {step}",
-        self.parts.limits.save_s,
-      ),
-      grace_s=self.grace_s,
-    )
-    self.saved_step = step
-    self.books.pause("timing_s/save_checkpoint", self.clock() - started_s)
-    self.parts.reporter.event(
-      "checkpoint", f"saved {self.checkpoint}", step=step, path=self.checkpoint
-    )
-
-  async def export_weights(self) -> None:
-    await self.learner(
-      self.parts.learner.export(self.parts.export_dir),
-      "export",
-      self.parts.limits.save_s,
-    )
-    self.export = self.parts.export_dir
-
-  def driver_state(self) -> dict[str, Any]:
-    """The driver's part of a checkpoint, JSON-like (I6)."""
-    return {
-      "step": self.books.step,
-      "version": self.books.version,
-      "cycles": self.cycles,
-      "ledger": self.m.ledger.to_json(),
-      "rollouter": self.m.rollouter.state_dict(),
-      "policy": self.m.runner.state_dict(),
-    }
-
-  async def resume(self) -> None:
-    """Goes on from a checkpoint; the next publication gets a new version."""
-    path = self.parts.resume_from
-    state = await self.learner(
-      self.parts.learner.restore(path),
-      f"restoring {path}",
-      self.parts.limits.save_s,
-    )
-    self.books.step = self.saved_step = int(state["step"])
-    self.books.version = int(state["version"])
-    self.cycles = int(state["cycles"])
-    self.checkpoint = path
-    self.m.ledger.from_json(state["ledger"])
-    self.m.rollouter.load_state_dict(
-      state["rollouter"], self.m.ledger.ids(SampleState.PENDING)
-    )
-    self.m.runner.load_state_dict(state["policy"])
-    self.parts.reporter.event(
-      "resumed",
-      f"resumed from {path} at step {self.books.step}",
-      step=self.books.step,
-      path=path,
-    )
-
-  # Start and stop.
-
-  async def start(self) -> None:
-    """Brings the parts up; hybrid replicas sleep before the learner loads."""
-    parts = self.parts
-
-    async def trainer_devices() -> None:
-      await all_of(*(self.start_asleep(r) for r in parts.hybrid))
-      await self.learner(parts.learner.start(), "start", parts.limits.start_s)
-      self.learner_started = True
-
-    await all_of(
-      trainer_devices(),
-      parts.grader.start(),
-      *(self.start_replica(r) for r in parts.standalone),
-    )
-    if parts.resume_from:
-      await self.resume()
-
-  async def start_replica(self, replica: Replica) -> None:
-    await self.m.waits.within(
-      replica.start(),
-      owner=replica.name,
-      reason="start",
-      deadline_s=self.parts.limits.start_s,
-    )
-
-  async def start_asleep(self, replica: Replica) -> None:
-    await self.start_replica(replica)
-    await self.m.waits.within(
-      replica.sleep(),
-      owner=replica.name,
-      reason="sleep",
-      deadline_s=self.parts.limits.switch_s,
-    )
-
-  async def save_after(self, error: BaseException) -> None:
-    """What an interrupted or failed run can still save."""
-    interrupted = isinstance(error, asyncio.CancelledError | KeyboardInterrupt)
-    self.parts.reporter.event(
-      "interrupted" if interrupted else "run_failed",
-      "interrupted: saving and stopping"
-      if interrupted
-      else f"{type(error).__name__}: {error}",
-      step=self.books.step,
-    )
-    await cancel_and_wait(*self.tasks)
-    if not self.learner_started or self.saved_step == self.books.step:
-      return
-    problem = "the learner did not end its last call"
-    if self.learner_idle:
-      try:
-        async with asyncio.timeout(self.budget_s(_SAVE_SHARE)):
-          await self.save()
-          return
-      except Exception as failure:
-        problem = f"{type(failure).__name__}: {failure}"
-    self.parts.reporter.event(
-      "not_saved",
-      f"no checkpoint of step {self.books.step}: {problem}; the last one is"
-      f" {self.checkpoint or 'none'}",
-      step=self.books.step,
-    )
-
-  async def stop(self) -> None:
-    """Stops all parts; what cannot be stopped is reported, not raised."""
-    self.books.learner_state = "stopping"
-    await cancel_and_wait(*self.tasks)
-    problems: list[str] = []
-
-    async def stop_part(name: str, work: Awaitable[None]) -> None:
-      try:
-        await self.m.waits.within(
-          work, owner=name, reason="stop", deadline_s=self.parts.limits.stop_s
-        )
-      except Exception as error:
-        problems.append(f"stopping {name}: {error!r}")
-
-    async def stop_replicas() -> None:
-      problems.extend(await self.m.replicas.stop_all())
-
-    await asyncio.gather(
-      stop_replicas(),
-      stop_part("learner", self.parts.learner.stop()),
-      stop_part("grader", self.parts.grader.close()),
-    )
-    for problem in problems:
-      self.parts.reporter.event("not_stopped", problem)
-
-  async def heartbeat(self) -> None:
-    while True:
-      self.parts.reporter.progress(self.books.progress())
-      await asyncio.sleep(HEARTBEAT_S)
-
-  async def learner(
-    self, call: Awaitable[T], reason: str, deadline_s: float
-  ) -> T:
-    """One call to the learner; if it breaks off, its state is unknown."""
-    self.learner_idle = False
-    result = await self.m.waits.within(
-      call, owner="learner", reason=reason, deadline_s=deadline_s
-    )
-    self.learner_idle = True
-    return result
-
-  @property
-  def grace_s(self) -> float:
-    """How long a cancelled call to the learner may go on."""
-    return self.budget_s(_GRACE_SHARE)
-
-  def budget_s(self, share: float) -> float:
-    return share * self.parts.limits.shutdown_s
-
-  def span(self, lane: str, name: str, start_s: float, end_s: float) -> None:
-    self.parts.reporter.span(lane, name, start_s, end_s)
 
 
 def _lend(replicas: int) -> LiveDecision:
