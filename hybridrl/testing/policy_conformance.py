@@ -138,10 +138,11 @@ def vmap_equals_loop(
     batched = jax.vmap(over_contexts, in_axes=(0, None))(
       ratios, stack(of_phase)
     )
+    single = jax.jit(first)
     for i, ratio in enumerate(ratios):
       for j, context in enumerate(of_phase):
         picked = jax.tree.map(lambda x, i=i, j=j: x[i, j], batched)
-        _assert_same(picked, first(ratio, context), rtol=1e-6)
+        _assert_same(picked, single(ratio, context), rtol=1e-6)
 
 
 def decisions_are_possible(
@@ -173,6 +174,8 @@ def only_hybrid_makes_progress(
   factory: Callable[..., Any], fleet: Fleet, contexts: Sequence[Context]
 ) -> None:
   del fleet, contexts
+  policy = factory()
+  step = constrained_step(policy)
   for required, k, staleness in ((4, 1, "0"), (4, 3, "0"), (3, 2, "0.5")):
     only_hybrid = Fleet(
       num_standalone=0,
@@ -183,7 +186,8 @@ def only_hybrid_makes_progress(
       max_required_samples=max_required_samples(required * k, staleness),
     )
     drive = Drive(
-      policy=factory(),
+      policy=policy,
+      step=step,
       fleet=only_hybrid,
       staleness_text=staleness,
       num_samples=None,

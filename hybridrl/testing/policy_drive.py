@@ -36,6 +36,7 @@ class Drive:
     end_is_known: whether the ledger knows num_samples from the start.
     concurrent: samples in flight per replica.
     train_ticks: length of one micro-step.
+    step: constrained_step(policy), to share its compilations; None: make it.
     drop_every: every n-th sample is dropped after grading; 0: none.
     trained: ids in the order in which they were trained.
     decisions: (phase, raw, constrained) of every call.
@@ -53,6 +54,7 @@ class Drive:
   concurrent: int = 2
   train_ticks: int = 2
   drop_every: int = 0
+  step: Any = None
   trained: list[int] = dataclasses.field(default_factory=list)
   decisions: list[tuple[Phase, Decision, Decision]] = dataclasses.field(
     default_factory=list
@@ -71,7 +73,7 @@ class Drive:
       concurrent_samples_per_replica=self.concurrent,
       target_samples=self.num_samples if self.end_is_known else None,
     )
-    self._step = constrained_step(self.policy)
+    self._step = self.step or constrained_step(self.policy)
     self._state = self.policy.init(fleet)
     self._next_id, self._ticks, self._lent = 0, 0, 0
     self._waits: list[tuple[float, int]] = []
@@ -96,7 +98,9 @@ class Drive:
   def _micro_step(self) -> None:
     decision = self._decide(Phase.STEP_START)
     while self._lent:
-      while self._ledger.backlog < int(decision.wait_samples):
+      wait = int(decision.wait_samples)
+      # Also asked again when the wait cannot be met any more (case S5).
+      while self._ledger.backlog < wait <= self._ledger.arrivable:
         self._tick()
       decision = self._decide(Phase.EVENT)
     required = self.fleet.required_samples
