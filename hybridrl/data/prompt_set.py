@@ -8,7 +8,6 @@ import dataclasses
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from hybridrl.data import embedded, rows
 from hybridrl.data.rows import Row
@@ -157,9 +156,3 @@ def _key(row: Row) -> str:
 def _last_user_message(row: Row) -> str:
   user = [m["content"] for m in row.messages if m["role"] == "user"]
   return user[-1] if user else row.messages[-1]["content"]
-
-
-def subset(prompt_set: PromptSet, count: int) -> PromptSet:
-  """The first `count` prompts (all, if there are fewer), for validation."""
-  kept: tuple[Any, ...] = prompt_set.prompts[:count]
-  return dataclasses.replace(prompt_set, prompts=kept)
