@@ -274,6 +274,7 @@ _DATA = (
     NUM_SAMPLES,
   ),
   _mean("prompt_length/mean", "tokens", "Mean prompt length.", NUM_SAMPLES),
+  Metric("val/reward_mean", "1", _LAST, "Mean raw reward on held-out prompts."),
   Metric("perf/total_num_tokens", "tokens", _SUM, "Trained, prompts included."),
   Metric(
     "perf/throughput",

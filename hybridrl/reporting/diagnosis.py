@@ -51,7 +51,9 @@ def limiting_sentence(
       f"{train:.0%} of the time training, {lent:.0%} generating, {idle:.0%} "
       "idle; the larger of the two limited the run."
     )
-  slack = _share(standalone, DeviceState.IDLE)
+  # Without any span of generation, its lanes are not idle but not reported.
+  reported = standalone.get(DeviceState.ROLLOUT, 0.0) > 0
+  slack = _share(standalone, DeviceState.IDLE) if reported else 0.0
   if rollout_utilization is not None:
     slack = max(slack, 1.0 - rollout_utilization)
   trained = (

@@ -169,11 +169,22 @@ def _lanes(run: RunRecord, timelines: Mapping[int, Sequence[Interval]]) -> str:
   axis = "".join(
     f'<span style="left:{100 * (t - start_s) / (end_s - start_s):.2f}%">'
     f"{svg.number_text(t)} s</span>"
-    for t in svg.ticks(start_s, end_s, 4)
+    for t in svg.ticks(start_s, end_s, 6)
   )
   notes = []
   if len(timelines) > len(shown):
     notes.append(f"{len(timelines) - len(shown)} further devices not shown.")
+  generated = {s.lane for s in run.spans if s.state is DeviceState.ROLLOUT}
+  silent = sorted(
+    name
+    for name, devices in run.lanes.items()
+    if name not in generated and not trainer & set(devices)
+  )
+  if silent:
+    notes.append(
+      f"No generation was reported by {', '.join(silent)}: what looks idle "
+      "there may not be."
+    )
   notes += [
     f"Between {a:.0f} s and {b:.0f} s the bounded timeline was full; nothing "
     "recorded there is not idleness."

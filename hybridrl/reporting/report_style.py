@@ -17,7 +17,7 @@ h1{font-size:1.5rem;margin:.2em 0}h2{font-size:1.15rem;margin:2em 0 .6em}
 .soft,.none,small{color:var(--soft)}
 .tiles,.charts{display:grid;gap:12px}
 .tiles{grid-template-columns:repeat(auto-fit,minmax(150px,1fr))}
-.charts{grid-template-columns:repeat(auto-fit,minmax(min(340px,100%),1fr))}
+.charts{grid-template-columns:repeat(auto-fill,minmax(min(340px,100%),1fr))}
 .tile,figure{background:var(--card);border:1px solid var(--rule);
 border-radius:6px;padding:10px;margin:0;break-inside:avoid}
 .tile b{display:block;font-size:1.3rem}
@@ -51,11 +51,11 @@ align-items:center;font-size:.85rem;margin-top:8px}
 .axis span:first-child{transform:none}
 .axis span:last-child{transform:translateX(-100%)}
 .scroll{overflow-x:auto}
-table{border-collapse:collapse;width:100%;font-size:.85rem;
+table{border-collapse:collapse;overflow-wrap:normal;width:100%;font-size:.85rem;
 font-variant-numeric:tabular-nums}
 th,td{text-align:left;padding:4px 10px 4px 0;border-bottom:1px solid
 var(--rule);vertical-align:top}
-td.n,th.n{text-align:right}
+th{white-space:nowrap}td.n,th.n{text-align:right}
 pre{white-space:pre-wrap;background:var(--card);padding:10px;font-size:.8rem}
 summary{cursor:pointer}
 @media print{body{max-width:none;font-size:11pt}

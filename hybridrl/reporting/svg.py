@@ -104,7 +104,7 @@ def line_chart(
       f"{number_text(value)}</text>"
     )
   base = _HEIGHT - _BOTTOM
-  for value in ticks(x0, x1, 4):
+  for value in ticks(x0, x1, 6):
     x, _ = place(value, y0)
     parts.append(
       f'<text class="mid" x="{x:.1f}" y="{base + 14}">'

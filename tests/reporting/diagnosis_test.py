@@ -43,6 +43,8 @@ _NONE = _seconds()
     (_seconds(train=40, rollout=60), _NONE, 1.0, "All devices are shared"),
     (_NONE, _seconds(rollout=10), 1.0, "The run recorded too little"),
     (_seconds(train=50, idle=50), _seconds(rollout=100), None, "Generation"),
+    # Replicas that never reported generation were not idle for that.
+    (_seconds(train=50, idle=50), _seconds(sync=2, idle=98), 0.97, "Generat"),
   ],
 )
 def test_the_sentence_names_the_limit(trainer, standalone, used, begins):

@@ -181,6 +181,13 @@ def test_many_devices_are_cut_and_said(tmp_path):
   assert "37 further devices not shown." in text
 
 
+def test_a_replica_that_reported_no_generation_is_named(page, tmp_path):
+  silent = "No generation was reported by standalone-1:"
+  assert "No generation was reported" not in page
+  lanes = {**LANES, "standalone-1": (3,)}
+  assert silent in _make(tmp_path, cycles=2, lanes=lanes)
+
+
 def test_a_gap_of_the_bounded_timeline_is_told(tmp_path):
   run, clock = make_run_dir(tmp_path), Clock()
   reporter = make_reporter(run, lanes=LANES, stream=io.StringIO(), clock=clock)
