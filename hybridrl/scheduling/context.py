@@ -189,7 +189,9 @@ def make_context(*, phase: Phase | int, fleet: Fleet, **facts: Any) -> Context:
     raise ValueError(
       f"trigger_parameter_sync_step is {k}; it must be in [1, {K_MAX}]"
     )
-  values = _fill_in(fleet, _DEFAULTS | facts)
+  # Given facts are cast first, so that an error names what the caller gave.
+  given = {name: _cast(name, value) for name, value in facts.items()}
+  values = _fill_in(fleet, _DEFAULTS | given)
   cast = {
     name: _cast_per_micro_step(name, value)
     if name in _PER_MICRO_STEP
@@ -214,7 +216,7 @@ def _fill_in(fleet: Fleet, facts: dict[str, Any]) -> dict[str, Any]:
   facts = {
     "healthy_standalone": fleet.num_standalone,
     "healthy_hybrid": fleet.num_hybrid,
-    "expected_samples": facts["total_generated_samples"] - backlog,
+    "expected_samples": _at_least_0(facts["total_generated_samples"] - backlog),
     "admissible_samples": _at_least_0(
       fleet.max_required_samples
       - backlog
@@ -265,6 +267,15 @@ def _length(values: Any) -> int:
 def _cast(name: str, value: Any) -> Any:
   """[] or [n] value of a field, in the field's dtype."""
   dtype = np.float32 if name in _FLOATS else np.int32
+  # Nearly all facts of a live run are Python numbers; this path is ten times
+  # shorter than the checks below.
+  kind = type(value)
+  if kind is dtype and value >= 0:
+    return value
+  if (kind is int or (kind is float and dtype is np.float32)) and (
+    0 <= value < 2**31
+  ):
+    return dtype(value)
   if isinstance(value, jax.Array):
     return jnp.asarray(value, dtype)
   try:
@@ -276,6 +287,8 @@ def _cast(name: str, value: Any) -> Any:
       array = whole
     if dtype is np.int32 and array.size and abs(array).max() > 2**31 - 1:
       raise ValueError("a count must fit int32")
+    if array.size and array.min() < 0:
+      raise ValueError("it must not be negative")
     if dtype is np.float32 and np.isnan(array.astype(np.float64)).any():
       raise ValueError("a time must not be NaN")
     return array.astype(dtype)
