@@ -6,6 +6,7 @@ A decision is always the constrained one. From its log and a fresh policy,
 """
 
 import dataclasses
+import functools
 import inspect
 import json
 import zlib
@@ -17,6 +18,12 @@ import numpy as np
 
 from hybridrl import scheduling
 from hybridrl.scheduling import Context, Decision, Fleet, Phase, Reason
+
+
+@functools.lru_cache(maxsize=16)
+def _compiled(policy: Any) -> Callable[..., Any]:
+  """One compilation a phase, however many runners a policy has."""
+  return scheduling.constrained_step(policy)
 
 
 class LiveDecision(NamedTuple):
@@ -48,7 +55,7 @@ class PolicyRunner:
     self._policy = policy
     self._fleet = fleet
     self._log = log
-    self._step = scheduling.constrained_step(policy)
+    self._step = _compiled(policy)
     self._state = policy.init(fleet)
     self._last_context: Context | None = None
 
@@ -115,7 +122,7 @@ def replay(
   policy: Any, fleet: Fleet, records: Iterable[Mapping[str, Any]]
 ) -> list[LiveDecision]:
   """What the policy decides, from its first state, on a log's contexts."""
-  step, state = scheduling.constrained_step(policy), policy.init(fleet)
+  step, state = _compiled(policy), policy.init(fleet)
   decisions = []
   for record in records:
     _, final, state = step(_context_of(record, fleet), state)

@@ -6,6 +6,7 @@ VirtualLoop: a run of hours takes a moment and its order of events is exact.
 
 import asyncio
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +26,12 @@ from hybridrl.testing.scripted_learner import ScriptedLearner
 from hybridrl.testing.scripted_replica import ScriptedReplica, ScriptedTimes
 from hybridrl.testing.scripted_text import Lengths, log_normal_lengths
 from hybridrl.testing.virtual_loop import run_virtual
+
+
+@functools.cache
+def cached_policy(name: str, deactivate_ratio: float = 0.3) -> Any:
+  """Policies hold no state, so all runs of a test can share a compilation."""
+  return scheduling.make_policy(name, deactivate_ratio=deactivate_ratio)
 
 
 def make_prompts(num_prompts: int, first_id: int = 0) -> PromptSet:
@@ -146,9 +153,8 @@ def make_run(
     val_prompts=make_prompts(num_val_prompts, first_id=10_000).prompts,
     decode=lambda ids: " ".join(map(str, ids)),
     policy=policy
-    or scheduling.make_policy(
-      config.dynamic_schedule_policy,
-      deactivate_ratio=config.dynamic_schedule_deactivate_ratio,
+    or cached_policy(
+      config.dynamic_schedule_policy, config.dynamic_schedule_deactivate_ratio
     ),
     reporter=reporter,
     clock=asyncio.get_running_loop().time,
