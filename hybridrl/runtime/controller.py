@@ -135,10 +135,9 @@ class DynamicResourceController:
 
   @property
   def lent(self) -> tuple[str, ...]:
-    """Hybrid replicas that take requests now."""
-    return tuple(
-      n for n in self._balancer.routable() if n in self._replicas.hybrid
-    )
+    """Hybrid replicas that take requests now, in the order of lending."""
+    routable = frozenset(self._balancer.routable())
+    return tuple(n for n in self._replicas.hybrid if n in routable)
 
   @property
   def state(self) -> FleetState:
