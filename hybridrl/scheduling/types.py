@@ -99,8 +99,8 @@ class Decision:
   Attributes:
     lend: [] int32, hybrid replicas that shall be serving now, the healthy ones
       of lowest index; 0..num_hybrid.
-    wait_samples: [] int32, backlog at which to ask again, or sooner if arrivable
-      falls below it; 0: not on backlog.
+    wait_samples: [] int32, backlog at which to ask again, or sooner when
+      arrivable falls below it; 0: not on backlog.
     recheck_s: [] float32, ask again at the latest after this; inf: never.
     drain_s: [] float32, how long requests on a reclaimed replica may finish
       after it was unrouted; then they are aborted.
