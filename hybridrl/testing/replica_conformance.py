@@ -286,7 +286,7 @@ async def damaged_weights_are_refused(kit: Kit) -> None:
   good = kit.next_bundle()
   damaged = np.array(good.buffer, copy=True)
   damaged[0] ^= 0xFF
-  assert zlib.crc32(damaged) != good.checksum
+  assert zlib.crc32(damaged.data) != good.checksum
   bundle = dataclasses.replace(good, buffer=damaged)
   try:
     await kit.bounded(kit.replica.load_weights(bundle, WeightUpdateMode.KEEP))

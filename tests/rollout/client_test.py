@@ -238,6 +238,22 @@ def test_b6_a_late_arrival_is_rejected_and_completes_elsewhere():
   run_virtual(main())
 
 
+@pytest.mark.parametrize("num_requests", [1, 5])
+def test_a_refused_request_goes_elsewhere_at_once(num_requests):
+  """Also where the balancer has not heard yet that a replica left."""
+
+  async def main():
+    loop = asyncio.get_running_loop()
+    fleet = await scripted_fleet(2, times=SECOND)
+    await fleet.replicas["s0"].sleep()
+    began_s = loop.time()
+    await asyncio.gather(*(fleet.generate(i, 10) for i in range(num_requests)))
+    assert loop.time() - began_s == pytest.approx(10)
+    assert fleet.client.counters.rejected_attempts <= num_requests
+
+  run_virtual(main())
+
+
 def test_b7_a_reclaim_loses_no_token():
   """Unroute, abort, sleep: all that was sampled is in the responses."""
 
