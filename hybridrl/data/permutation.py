@@ -36,7 +36,7 @@ def shuffled_index(index: int, length: int, seed: int, epoch: int = 0) -> int:
   """
   if not 0 <= index < length:
     raise ValueError(f"index {index} is not in 0..{length - 1}")
-  key = _mix(_mix(seed & _MASK) ^ _mix((epoch + 1) & _MASK))
+  key = _mix(_mix(seed & _MASK) + epoch)
   half_bits = max(1, -(-(length - 1).bit_length() // 2))
   half_mask = (1 << half_bits) - 1
   value = index

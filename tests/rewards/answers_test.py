@@ -1,7 +1,7 @@
 import fractions
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybridrl.rewards.answers import (
@@ -91,6 +91,7 @@ def test_g13_a_rounded_decimal_is_not_the_fraction():
   assert compare_exactly("33.3", r"\frac{100}{3}") is False
 
 
+@settings(deadline=None)
 @given(st.fractions(max_denominator=10**6))
 def test_every_rational_is_read_back(value):
   text = f"{value.numerator}/{value.denominator}"
@@ -106,17 +107,20 @@ def test_every_rational_is_read_back(value):
   assert compare_exactly(text, str(value + 1)) is False
 
 
+@settings(deadline=None)
 @given(st.integers())
 def test_thousands_separators_change_nothing(value):
   assert compare_exactly(str(value), f"{value:,}") is True
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="\\boxed{}answer: is the5\n", max_size=200))
 def test_extraction_never_fails(text):
   answer = extract_answer(text)
   assert answer is None or answer in text
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="0123456789xyz+-{}\\ ", max_size=50))
 def test_a_balanced_box_is_returned_whole(inner):
   depth, escaped = 0, False
