@@ -1,12 +1,11 @@
 """Configuration of one vLLM replica, and of the process that hosts it.
 
-Nothing here imports vLLM or torch: `configure_process` has to run before they
-are imported, because both read the environment and the CPU affinity once.
+Nothing here imports vLLM or torch, so that a host (a Ray actor, say) can call
+`configure_process` before they are imported.
 """
 
 import dataclasses
 import os
-import sys
 
 _DTYPES = ("float32", "bfloat16", "float16", "auto")
 _DEVICES = ("cpu", "cuda")
@@ -110,21 +109,12 @@ def environment(config: VllmConfig) -> dict[str, str]:
 
 
 def configure_process(config: VllmConfig) -> None:
-  """Sets environment and affinity of this process; call before vLLM's import.
+  """Sets environment and affinity of this process, for all that it starts.
 
-  The engine's processes inherit both. Idempotent.
-
-  Raises:
-    RuntimeError: vLLM is imported already, with other settings.
+  The engine's processes inherit both. Call it before vLLM is imported: its
+  logging and torch's thread pool read the environment once. Idempotent.
   """
-  wanted = environment(config)
-  wrong = {k: v for k, v in wanted.items() if os.environ.get(k) != v}
-  if wrong and "vllm" in sys.modules:
-    raise RuntimeError(
-      f"vllm was imported before these were set: {sorted(wrong)}; call"
-      " configure_process first"
-    )
-  os.environ.update(wrong)
+  os.environ.update(environment(config))
   if config.cpu_cores is not None:
     pin_process(config.cpu_cores)
 

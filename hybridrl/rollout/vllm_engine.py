@@ -20,13 +20,17 @@ if TYPE_CHECKING:
 # Lower goes first. Probes must not queue behind requests that may take long.
 _PROBE_PRIORITY = -1
 
+# As it was before any engine started, perhaps several at once in threads.
+_PRELOAD = os.environ.get("LD_PRELOAD")
+
 
 def build_engine(config: VllmConfig) -> "AsyncLLM":
   """Starts the engine; blocks for seconds. Weights are meaningless at first."""
-  preload = os.environ.get("LD_PRELOAD")
   from vllm.config import WeightTransferConfig
   from vllm.engine.arg_utils import AsyncEngineArgs
   from vllm.v1.engine.async_llm import AsyncLLM
+
+  from hybridrl.rollout import vllm_compact
 
   arguments: dict[str, Any] = {
     "model": config.model_dir,
@@ -44,6 +48,8 @@ def build_engine(config: VllmConfig) -> "AsyncLLM":
     "kv_cache_memory_bytes": config.kv_cache_bytes,
     "enable_prefix_caching": config.prefix_caching,
     "scheduling_policy": "priority",
+    "scheduler_cls": "hybridrl.rollout.vllm_compact.CompactScheduler",
+    "async_scheduling": False,
     "logprobs_mode": "processed_logprobs",
     "max_logprobs": -1,
     "enforce_eager": config.device == "cpu",
@@ -51,6 +57,12 @@ def build_engine(config: VllmConfig) -> "AsyncLLM":
     "weight_transfer_config": WeightTransferConfig(backend="hybridrl_file"),
     "worker_extension_cls": "hybridrl.rollout.vllm_worker.WorkerExtension",
   }
+  if config.device == "cpu":
+    vllm_compact.register_kernels()
+    first = [vllm_compact.PROVIDER]
+    arguments["kernel_config"] = {
+      "ir_op_priority": {"rms_norm": first, "fused_add_rms_norm": first[:]}
+    }
   if config.device == "cuda":
     arguments["enable_sleep_mode"] = True
     arguments["gpu_memory_utilization"] = config.gpu_memory_utilization
@@ -58,10 +70,10 @@ def build_engine(config: VllmConfig) -> "AsyncLLM":
     return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
   finally:
     # vLLM sets it for its own children; ours must not inherit it.
-    if preload is None:
+    if _PRELOAD is None:
       os.environ.pop("LD_PRELOAD", None)
     else:
-      os.environ["LD_PRELOAD"] = preload
+      os.environ["LD_PRELOAD"] = _PRELOAD
 
 
 def sampling_params(
@@ -143,16 +155,14 @@ def to_result(
   output: "RequestOutput", kv_version: int
 ) -> replica.GenerationResult:
   """Converts; kv_version is that of the weights when the request entered."""
+  from hybridrl.rollout import vllm_compact
+
   completion = output.outputs[0]
-  token_ids = np.asarray(completion.token_ids, np.int32)
-  log_probs = np.asarray(completion.logprobs.logprobs, np.float32)
-  if len(log_probs) != len(token_ids):
-    raise RuntimeError(
-      f"engine returned {len(token_ids)} tokens, {len(log_probs)} log-probs"
-    )
+  token_ids, log_probs = vllm_compact.unpack(completion.token_ids)
   versions = np.full(len(token_ids), -1, np.int32)
   for span in completion.weight_versions or ():
-    versions[span.start : span.end] = int(span.version)
+    # vLLM counts what it carries: two integers a token.
+    versions[span.start // 2 : span.end // 2] = int(span.version)
   return replica.GenerationResult(
     token_ids=token_ids,
     log_probs=log_probs,

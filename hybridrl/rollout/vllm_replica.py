@@ -26,8 +26,8 @@ from hybridrl.rollout.vllm_weight_file import WeightFile
 
 _T = TypeVar("_T")
 
-# A clean shutdown of an idle engine takes well under a second.
-_SHUTDOWN_S = 5.0
+# The engine has nothing to save: it gets this long to end by itself.
+_SHUTDOWN_S = 2.0
 
 
 @dataclasses.dataclass
@@ -222,12 +222,18 @@ class VllmReplica:
         with contextlib.suppress(Exception):
           await self._engine.abort(list(self._attempts))
       self._processes.unwatch()
+      if self._engine.output_handler is not None:
+        # It would report the engine's end as an error.
+        self._engine.output_handler.cancel()
       with contextlib.suppress(Exception):
         await asyncio.wait_for(
           asyncio.to_thread(self._engine.shutdown, _SHUTDOWN_S),
           2 * _SHUTDOWN_S,
         )
-      self._processes.kill()
+      await asyncio.to_thread(self._processes.kill)
+      # Its __del__ would shut down once more, at interpreter exit noisily.
+      self._engine.shutdown = _nothing
+      self._engine = None
     self._file.remove()
 
   # Generation.
@@ -458,10 +464,10 @@ class VllmReplica:
     return replica.ReplicaFailed(f"{self.name}: {self._failure}")
 
   def _check_not_failed(self) -> None:
-    if self._failure is not None:
-      raise self._error()
     if self._state == ReplicaState.STOPPED:
       raise replica.ReplicaUnavailable(f"{self.name} is stopped")
+    if self._failure is not None:
+      raise self._error()
 
   def _check_asleep(self) -> None:
     self._check_not_failed()
@@ -473,3 +479,7 @@ def _discard(building: "asyncio.Future[Any]") -> None:
   """Shuts down an engine that came up after nobody waited for it."""
   if not building.cancelled() and building.exception() is None:
     building.result().shutdown(timeout=_SHUTDOWN_S)
+
+
+def _nothing(timeout: float | None = None) -> None:
+  del timeout

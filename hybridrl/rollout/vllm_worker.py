@@ -9,12 +9,19 @@ import ctypes
 import os
 import select
 import threading
+from collections.abc import Iterable
 
+import psutil
 import torch
 
-from hybridrl.rollout import vllm_transfer
+from hybridrl.rollout import vllm_compact, vllm_transfer
 
 vllm_transfer.register()
+vllm_compact.register_kernels()
+
+
+# vLLM imports this module before the worker loads weights or takes KV memory.
+_RSS_BEFORE_LOAD = psutil.Process().memory_info().rss
 
 
 class WorkerExtension:
@@ -35,38 +42,37 @@ class WorkerExtension:
     thread.start()
     return os.getpid()
 
+  def hybridrl_memory_before_load(self) -> int:
+    """Resident bytes of this process before it held weights or KV cache."""
+    return _RSS_BEFORE_LOAD
+
   def hybridrl_sleep(self) -> None:
     """Frees KV cache and weights (CPU). Nothing may be in flight."""
-    sizes = {}
     for module in self.model_runner.model.modules():  # type: ignore
       # The closure holds the packed copy of a linear layer's weights.
       if getattr(module, "cpu_linear", None) is not None:
         module.cpu_linear = None
-    for storage in _weight_storages(self):
-      sizes[storage] = storage.nbytes()
-      storage.resize_(0)
-    self._hybridrl_weight_sizes = sizes
-    kv_sizes = {}
-    for storage in _kv_storages(self):
-      kv_sizes[storage] = storage.nbytes()
-      storage.resize_(0)
-    self._hybridrl_kv_sizes = kv_sizes
+    parameters = self.model_runner.model.parameters()  # type: ignore
+    _release(parameters, _freed(self, "weights"))
+    _release(self.model_runner.kv_caches, _freed(self, "kv"))  # type: ignore
     trim_heap()
 
   def hybridrl_wake_weights(self) -> None:
     """Takes memory for the weights; their contents are undefined."""
-    for storage, nbytes in self._hybridrl_weight_sizes.items():
+    freed = _freed(self, "weights")
+    for storage, nbytes in freed:
       storage.resize_(nbytes)
-    self._hybridrl_weight_sizes = {}
+    freed.clear()
 
   def hybridrl_wake_kv_cache(self) -> None:
     """Takes memory for the KV cache, zeroed."""
-    for storage, nbytes in self._hybridrl_kv_sizes.items():
+    freed = _freed(self, "kv")
+    for storage, nbytes in freed:
       storage.resize_(nbytes)
       # Uninitialised memory may hold NaN, which a masked position would
       # spread (0 * NaN).
       torch.empty(0, dtype=torch.uint8).set_(storage).zero_()
-    self._hybridrl_kv_sizes = {}
+    freed.clear()
 
 
 def trim_heap() -> None:
@@ -74,22 +80,23 @@ def trim_heap() -> None:
   ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
-def _weight_storages(worker) -> list[torch.UntypedStorage]:
-  return _unique(worker.model_runner.model.parameters())
+_Freed = list[tuple[torch.UntypedStorage, int]]
 
 
-def _kv_storages(worker) -> list[torch.UntypedStorage]:
-  return _unique(worker.model_runner.kv_caches)
+def _freed(worker, kind: str) -> _Freed:
+  """Storages of this kind that are released now, with their sizes in bytes."""
+  if not hasattr(worker, "_hybridrl_freed"):
+    worker._hybridrl_freed = {"weights": [], "kv": []}
+  return worker._hybridrl_freed[kind]
 
 
-def _unique(tensors) -> list[torch.UntypedStorage]:
-  """Distinct storages with memory: layers may share one, and tied weights."""
-  found = {}
+def _release(tensors: Iterable[torch.Tensor], freed: _Freed) -> None:
+  """Frees the tensors' memory; layers may share storage, tied weights do."""
   for tensor in tensors:
     storage = tensor.untyped_storage()
-    if storage.nbytes():
-      found.setdefault(storage.data_ptr(), storage)
-  return list(found.values())
+    if nbytes := storage.nbytes():
+      freed.append((storage, nbytes))
+      storage.resize_(0)
 
 
 def _end_with(parent_pid: int, path: str) -> None:
