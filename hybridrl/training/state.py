@@ -63,11 +63,11 @@ def make_optimizer(
   def rate(count):
     return lr * jnp.minimum(1.0, (count + 1) / max(warmup_steps, 1))
 
-  # A stacked vector (norm or bias) has two axes, a stacked matrix three.
-  def is_matrix(params):
-    return {
-      k: jax.tree.map(lambda x: x.ndim >= (3 if k == "layers" else 2), v)
-      for k, v in params.items()
+  def is_matrix(params: Params):
+    # A stacked vector (norm or bias) has two axes, a stacked matrix three.
+    layers = jax.tree.map(lambda x: x.ndim == 3, params["layers"])
+    return {k: v.ndim == 2 for k, v in params.items() if k != "layers"} | {
+      "layers": layers
     }
 
   return optax.chain(
