@@ -38,6 +38,7 @@ _TRANSITIONS = {
   Event.TRAINED: (SampleState.TRAINING, SampleState.TRAINED),
   Event.REQUEUE: (SampleState.IN_FLIGHT, SampleState.PENDING),
 }
+_DONE = frozenset({SampleState.TRAINED, SampleState.DROPPED})
 _DROPS = {
   SampleState.PENDING: Event.DROP_PENDING,
   SampleState.IN_FLIGHT: Event.DROP_IN_FLIGHT,
@@ -92,7 +93,9 @@ class Ledger:
     self._concurrent = concurrent_samples_per_replica
     self._target = target_samples
     self._source_ended = False
-    self._states: dict[int, SampleState] = {}
+    # Apart, so that questions about live samples don't grow with the run.
+    self._live: dict[int, SampleState] = {}
+    self._done: dict[int, SampleState] = {}
     self._counts = Counts()
     self._dropped: collections.Counter[str] = collections.Counter()
 
@@ -105,7 +108,7 @@ class Ledger:
 
   def offer(self, sample_id: int) -> bool:
     """A new sample waits for generation. Returns whether anything changed."""
-    state = self._states.get(sample_id)
+    state = self.state_of(sample_id)
     if state is SampleState.PENDING:
       return False
     if state is not None:
@@ -114,16 +117,13 @@ class Ledger:
       raise LedgerError(
         f"sample {sample_id}: OFFER beyond the end of data ({self._counts})"
       )
-    self._states[sample_id] = SampleState.PENDING
+    self._set(sample_id, SampleState.PENDING)
     self._count(Event.OFFER)
     return True
 
   def start(self, sample_id: int) -> bool:
     """Generation begins; takes one of the admission budget."""
-    if (
-      self._states.get(sample_id) is SampleState.PENDING
-      and self.admissible <= 0
-    ):
+    if self.state_of(sample_id) is SampleState.PENDING and self.admissible <= 0:
       raise LedgerError(
         f"sample {sample_id}: START with no admission budget left "
         f"({self._counts.admitted_in_cycle} of {self.max_required_samples} "
@@ -153,14 +153,14 @@ class Ledger:
 
   def drop(self, sample_id: int, reason: str) -> bool:
     """Takes a live sample out for good; its admission credit is given back."""
-    state = self._states.get(sample_id)
+    state = self.state_of(sample_id)
     if state is SampleState.DROPPED:
       return False
     if state is None or state not in _DROPS:
       raise LedgerError(
         f"sample {sample_id} is {state or 'unknown'}: cannot DROP ({reason})"
       )
-    self._states[sample_id] = SampleState.DROPPED
+    self._set(sample_id, SampleState.DROPPED)
     self._dropped[reason] += 1
     self._count(_DROPS[state])
     return True
@@ -250,16 +250,18 @@ class Ledger:
 
   def state_of(self, sample_id: int) -> SampleState | None:
     """State of a sample; None if it was never offered."""
-    return self._states.get(sample_id)
+    return self._live.get(sample_id) or self._done.get(sample_id)
 
   def ids(self, state: SampleState) -> list[int]:
     """Ids in that state, in the order in which they were offered."""
-    return [i for i, s in self._states.items() if s is state]
+    states = self._done if state in _DONE else self._live
+    return [i for i, s in states.items() if s is state]
 
   def check(self) -> None:
-    """Compares counts and identities in full; raises LedgerError."""
+    """Compares counts and identities of all samples; raises LedgerError."""
     accounting.check_conservation(self._counts)
-    found = collections.Counter(self._states.values())
+    found = collections.Counter(self._live.values())
+    found.update(self._done.values())
     for state, count in (
       (SampleState.PENDING, self._counts.pending),
       (SampleState.IN_FLIGHT, self._counts.in_flight),
@@ -280,10 +282,9 @@ class Ledger:
 
   def to_json(self) -> dict[str, Any]:
     """JSON-like state. Samples that are not done are restored as pending."""
-    done = (SampleState.TRAINED, SampleState.DROPPED)
     counts = self._counts
     return {
-      "pending": [i for i, s in self._states.items() if s not in done],
+      "pending": list(self._live),
       "trained": _to_ranges(self.ids(SampleState.TRAINED)),
       "dropped": _to_ranges(self.ids(SampleState.DROPPED)),
       "dropped_reasons": dict(self._dropped),
@@ -303,11 +304,9 @@ class Ledger:
       list(_from_ranges(saved[name])) for name in ("trained", "dropped")
     )
     pending = list(saved["pending"])
-    self._states = (
-      dict.fromkeys(trained, SampleState.TRAINED)
-      | dict.fromkeys(dropped, SampleState.DROPPED)
-      | dict.fromkeys(pending, SampleState.PENDING)
-    )
+    self._live = dict.fromkeys(pending, SampleState.PENDING)
+    self._done = dict.fromkeys(trained, SampleState.TRAINED)
+    self._done |= dict.fromkeys(dropped, SampleState.DROPPED)
     self._dropped = collections.Counter(saved["dropped_reasons"])
     finished = int(saved["dropped_finished"])
     self._counts = Counts(
@@ -338,18 +337,25 @@ class Ledger:
     )
     return accounting.arrivable(counts, self.max_required_samples, not_offered)
 
+  def _set(self, sample_id: int, state: SampleState) -> None:
+    if state in _DONE:
+      self._live.pop(sample_id, None)
+      self._done[sample_id] = state
+    else:
+      self._live[sample_id] = state
+
   def _count(self, event: Event, num_samples: int = 1) -> None:
     self._counts = accounting.apply(self._counts, event, num_samples)
     accounting.check_conservation(self._counts)
 
   def _move(self, sample_id: int, event: Event) -> bool:
     before, after = _TRANSITIONS[event]
-    state = self._states.get(sample_id)
+    state = self.state_of(sample_id)
     if state is after:
       return False
     if state is not before:
       raise _mismatch(sample_id, state, event)
-    self._states[sample_id] = after
+    self._set(sample_id, after)
     self._count(event)
     return True
 
@@ -359,7 +365,7 @@ class Ledger:
     if len(set(ids)) != len(ids):
       raise LedgerError(f"{event.name} names a sample twice: {ids}")
     for sample_id in ids:
-      state = self._states.get(sample_id)
+      state = self.state_of(sample_id)
       if state not in (before, after):
         raise _mismatch(sample_id, state, event)
     for sample_id in ids:

@@ -113,7 +113,6 @@ class Context:
 _DEFAULTS: dict[str, Any] = {
   "global_steps": 0,
   "param_version": 0,
-  "total_generated_samples": 0,
   "hybrid_active": 0,
   "backlog_samples": 0,
   "in_flight_samples": 0,
@@ -133,6 +132,7 @@ _DEFAULTS: dict[str, Any] = {
   "hybrid_busy_s": 0.0,
 }
 _DERIVED = (
+  "total_generated_samples",
   "expected_samples",
   "buffer_samples",
   "healthy_standalone",
@@ -169,6 +169,7 @@ def make_context(*, phase: Phase | int, fleet: Fleet, **facts: Any) -> Context:
     fleet: see Fleet.
     **facts: fields of Context by name. Left out, counts and times are 0,
       healthy counts are the fleet's, remaining_samples is unbounded,
+      total_generated_samples is backlog_samples,
       expected_samples is total_generated_samples - backlog_samples,
       admissible_samples is max_required_samples minus backlog, in flight and
       consumed, arrivable_samples is backlog + in flight + admissible (within
@@ -213,10 +214,12 @@ def _fill_in(fleet: Fleet, facts: dict[str, Any]) -> dict[str, Any]:
   """Adds the fleet's numbers and the facts that follow from others."""
   backlog, in_flight = facts["backlog_samples"], facts["in_flight_samples"]
   given = facts
+  generated = facts.get("total_generated_samples", backlog)
   facts = {
+    "total_generated_samples": generated,
     "healthy_standalone": fleet.num_standalone,
     "healthy_hybrid": fleet.num_hybrid,
-    "expected_samples": _at_least_0(facts["total_generated_samples"] - backlog),
+    "expected_samples": _at_least_0(generated - backlog),
     "admissible_samples": _at_least_0(
       fleet.max_required_samples
       - backlog

@@ -21,7 +21,6 @@ from types import MappingProxyType
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from hybridrl.accounting import max_required_samples
@@ -55,8 +54,9 @@ def state_is_stable(
   policy = factory()
   state = policy.init(fleet)
   expected = _signature(state)
+  jitted = jax.jit(policy.decide)
   for context in contexts:
-    for decide in (policy.decide, jax.jit(policy.decide)):
+    for decide in (policy.decide, jitted):
       _, next_state = decide(context, state)
       assert _signature(next_state) == expected, (
         f"{context.phase.name} changes the state from {expected} to "
@@ -123,7 +123,7 @@ def scan_equals_loop(
 def vmap_equals_loop(
   factory: Callable[..., Any], fleet: Fleet, contexts: Sequence[Context]
 ) -> None:
-  ratios = jnp.asarray([0.05, 0.3, 0.7, 1.0], jnp.float32)
+  ratios = np.asarray([0.05, 0.3, 1.0], np.float32)
   has_ratio = "deactivate_ratio" in accepted_names(factory)
 
   def first(ratio: Any, context: Context) -> Any:
@@ -135,9 +135,8 @@ def vmap_equals_loop(
     if not of_phase:
       continue
     over_contexts = jax.vmap(first, in_axes=(None, 0))
-    batched = jax.vmap(over_contexts, in_axes=(0, None))(
-      ratios, stack(of_phase)
-    )
+    over_both = jax.jit(jax.vmap(over_contexts, in_axes=(0, None)))
+    batched = jax.tree.map(np.asarray, over_both(ratios, stack(of_phase)))
     single = jax.jit(first)
     for i, ratio in enumerate(ratios):
       for j, context in enumerate(of_phase):
@@ -242,8 +241,8 @@ def _signature(state: Any) -> tuple[Any, ...]:
 
 def _assert_same(actual: Any, expected: Any, rtol: float = 0.0) -> None:
   assert jax.tree.structure(actual) == jax.tree.structure(expected)
-  jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol),
-    actual,
-    expected,
-  )
+  leaves = zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True)
+  for a, b in leaves:
+    a, b = np.asarray(a), np.asarray(b)
+    if not np.array_equal(a, b):
+      np.testing.assert_allclose(a, b, rtol=rtol)
