@@ -18,12 +18,9 @@ from hybridrl.runtime.lifecycle import Lifecycle
 from hybridrl.runtime.parts import Parts, RunResult
 from hybridrl.runtime.policy_runner import LiveDecision, reason_name
 from hybridrl.runtime.validation import validate
-from hybridrl.runtime.waiting import (
-  cancel_and_wait,
-  guarded,
-  run_to_end,
-)
+from hybridrl.runtime.waiting import cancel_and_wait, guarded
 from hybridrl.scheduling import Phase, Reason
+from hybridrl.training.learner_api import TrainResult
 
 
 async def run(config: RunConfig, parts: Parts) -> RunResult:
@@ -130,12 +127,7 @@ class _Driver:
     """One micro-step; generation goes on elsewhere meanwhile."""
     started_s = self.clock()
 
-    async def train_and_account() -> None:
-      result = await self.life.learner(
-        self.parts.learner.train(samples),
-        f"micro-step {self.books.step + 1}",
-        self.parts.limits.train_s,
-      )
+    def account(result: TrainResult) -> None:
       self.m.ledger.trained([s.sample_id for s in samples])
       self.books.step += 1
       if result.step != self.books.step:
@@ -148,7 +140,12 @@ class _Driver:
       self.parts.reporter.span("learner", "train", started_s, self.clock())
 
     self.books.learner_state = "training"
-    await run_to_end(train_and_account(), grace_s=self.life.grace_s)
+    await self.life.learner(
+      self.parts.learner.train(samples),
+      f"micro-step {self.books.step + 1}",
+      self.parts.limits.train_s,
+      account,
+    )
     self.report_step()
 
   async def sync(self) -> None:

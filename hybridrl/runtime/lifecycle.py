@@ -5,7 +5,7 @@ broke off, its state is unknown and nothing is saved over what there is.
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from hybridrl.rollout.replica import Replica
@@ -199,11 +199,17 @@ class Lifecycle:
     )
 
   async def learner(
-    self, call: Awaitable[T], reason: str, deadline_s: float
+    self,
+    call: Awaitable[T],
+    reason: str,
+    deadline_s: float,
+    account: Callable[[T], None] | None = None,
   ) -> T:
     """One call to the learner; if it breaks off, its state is unknown.
 
-    A cancellation lets it end, for at most `grace_s`.
+    A cancellation lets it end, for at most `grace_s`. What the driver has to
+    note of its result is noted by `account` in the same breath, so that no
+    cancellation can come between the two (I6).
     """
     self.learner_idle = False
 
@@ -211,6 +217,8 @@ class Lifecycle:
       result = await self.m.waits.within(
         call, owner="learner", reason=reason, deadline_s=deadline_s
       )
+      if account:
+        account(result)
       self.learner_idle = True
       return result
 

@@ -233,3 +233,60 @@ def test_cancelling_a_guarded_run_lets_it_clean_up():
     await waiting.cancel_and_wait(guard)
 
   run_virtual(main())
+
+
+def test_all_of_returns_results_in_order_and_ends_the_rest_on_a_failure():
+  async def main():
+    ended = []
+
+    async def work(value, seconds):
+      try:
+        await asyncio.sleep(seconds)
+        return value
+      finally:
+        ended.append(value)
+
+    async def fail():
+      await asyncio.sleep(1)
+      raise OSError("first")
+
+    assert await waiting.all_of(work("a", 2), work("b", 1)) == ["a", "b"]
+    ended.clear()
+    with pytest.raises(OSError, match="first"):
+      await waiting.all_of(work("slow", 100), fail())
+    assert ended == ["slow"]
+    assert asyncio.get_running_loop().time() == 3
+
+  run_virtual(main())
+
+
+@pytest.mark.parametrize("work_s, ends", [(3.0, True), (30.0, False)])
+def test_run_to_end_gives_cancelled_work_its_grace(work_s, ends):
+  async def main():
+    done = []
+
+    async def work():
+      await asyncio.sleep(work_s)
+      done.append(True)
+
+    task = asyncio.create_task(waiting.run_to_end(work(), grace_s=5.0))
+    await asyncio.sleep(1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+      await task
+    assert bool(done) == ends
+    assert asyncio.get_running_loop().time() == (3 if ends else 6)
+
+  run_virtual(main())
+
+
+def test_run_to_end_passes_results_and_failures_on():
+  async def main():
+    async def fail():
+      raise OSError("its own")
+
+    assert await waiting.run_to_end(asyncio.sleep(1, 5), grace_s=1.0) == 5
+    with pytest.raises(OSError, match="its own"):
+      await waiting.run_to_end(fail(), grace_s=1.0)
+
+  run_virtual(main())
