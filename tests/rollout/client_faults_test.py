@@ -26,7 +26,7 @@ from hybridrl.testing.scripted_fleet import (
   wake,
 )
 from hybridrl.testing.scripted_replica import ScriptedReplica
-from hybridrl.testing.virtual_loop import run_virtual
+from hybridrl.testing.virtual_loop import VirtualDeadlock, run_virtual
 
 LONG = scripted_text.fixed_length(400)
 
@@ -163,6 +163,19 @@ def test_an_attempt_that_hangs_counts_as_a_failure_at_its_deadline():
     assert "no result of 0/0 within 100 s" in str(error)
 
   run_virtual(main())
+
+
+def test_no_timer_outlives_its_attempt():
+  """With nothing left to wake it, the loop sees the deadlock at once."""
+
+  async def main():
+    fleet = await scripted_fleet(1, attempt_timeout_s=1000.0)
+    await asyncio.gather(*(fleet.generate(i) for i in range(5)))
+    assert asyncio.get_running_loop().time() < 10
+    await asyncio.Event().wait()
+
+  with pytest.raises(VirtualDeadlock, match=r"at \d\.\d+ s"):
+    run_virtual(main())
 
 
 def test_give_up_takes_requests_off_a_replica_that_does_not_answer():

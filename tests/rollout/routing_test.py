@@ -100,6 +100,20 @@ def test_plan_rebalance_is_smallest_then_cheapest(placed, num_routable):
   assert prefixes == sorted(prefixes)
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_plan_rebalance_lets_the_dearest_be_the_odd_one_out(swapped):
+  """Two replicas are over the level, one of them may keep a request more."""
+  dear, cheap = ("b", "a") if swapped else ("a", "b")
+  requests = [
+    Movable("0", dear, 9),
+    Movable("1", dear, 8),
+    Movable("2", cheap, 9),
+    Movable("3", cheap, 1),
+  ]
+  moves = routing.plan_rebalance(requests, ["a", "b", "c"])
+  assert [move.request_id for move in moves] == ["3"]
+
+
 def test_plan_rebalance_moves_half_to_one_new_replica():
   requests = [Movable(str(i), "old", 100 - i) for i in range(10)]
   moves = routing.plan_rebalance(requests, ["old", "new"])
