@@ -275,5 +275,5 @@ def read_config(model_dir: str | pathlib.Path) -> ModelConfig:
     return ModelConfig.from_hf(json.loads(path.read_text()))
   except FileNotFoundError as error:
     raise ValueError(f"{path}: no such file") from error
-  except (ValueError, TypeError) as error:
+  except (ValueError, TypeError, AttributeError) as error:
     raise ValueError(f"{path}: {error}") from error
