@@ -120,9 +120,9 @@ def measure(run_dir: pathlib.Path, policy: str, seed: int, warmup: int) -> Run:
     ValueError: the run has no cycles beyond the warm-up.
   """
   cycles = [
-    line["metrics"]
+    line["values"]
     for line in read_lines(run_dir / "metrics.jsonl")
-    if "dynamic_resource/train_compute_time_s" in line["metrics"]
+    if "dynamic_resource/train_compute_time_s" in line["values"]
   ]
   if len(cycles) <= warmup:
     raise ValueError(f"{run_dir}: {len(cycles)} cycles, {warmup} of warm-up")

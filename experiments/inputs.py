@@ -14,7 +14,6 @@ from hybridrl.models.config import ModelConfig, read_config
 from hybridrl.runtime import config_checks, plan
 from hybridrl.runtime.config import RunConfig
 from hybridrl.runtime.ray_parts import Inputs
-from hybridrl.training.warm_start import embedded_model_config
 
 # Problems of the embedded task that one run draws on, and those kept apart.
 _EMBEDDED_TRAIN, _EMBEDDED_HELD_OUT = 4096, 128
@@ -55,6 +54,8 @@ def check(config: RunConfig) -> ModelConfig:
         "--train_files needs a --model_path: the embedded model knows the"
         " embedded task's words only"
       )
+    from hybridrl.training.warm_start import embedded_model_config
+
     model = embedded_model_config()
   longest = config.max_prompt_length + config.max_response_length
   if longest > model.max_position:

@@ -214,13 +214,13 @@ _LEARNING = (
   Metric("actor/grad_norm", "1", _MEAN, "Global norm before clipping."),
   Metric("actor/lr", "1", _LAST, "Learning rate."),
   _mean(
-    "training/rollout_probs_diff_mean",
+    "training/rollout_log_prob_diff_mean",
     "nat",
     "Mean |log-prob of rollout - of trainer| over tokens.",
     NUM_TOKENS,
   ),
   Metric(
-    "training/rollout_probs_diff_max",
+    "training/rollout_log_prob_diff_max",
     "nat",
     _MAX,
     "Largest |log-prob of rollout - of trainer| of a token.",

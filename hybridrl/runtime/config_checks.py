@@ -81,8 +81,11 @@ def _ranges(config: RunConfig) -> Iterator[str]:
     high = 1.0 if name == "clip_ratio_low" else float("inf")
     if not 0.0 < value <= high:
       yield f"--{name}={value} is not in (0, {high:g}]"
-  if config.clip_ratio_c <= 1.0:
-    yield f"--clip_ratio_c={config.clip_ratio_c} is not above 1"
+  if not config.clip_ratio_c > 1.0 + config.clip_ratio_high:
+    yield (
+      f"--clip_ratio_c={config.clip_ratio_c} is not above 1 +"
+      f" --clip_ratio_high={config.clip_ratio_high}"
+    )
 
 
 def _staleness(config: RunConfig) -> Iterator[str]:

@@ -58,7 +58,7 @@ def start_ray(config: RunConfig) -> None:
   os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
   os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
   if os.environ.get("RAY_ADDRESS"):
-    ray.init(log_to_driver=False, logging_level="warning")
+    ray.init(log_to_driver=False, logging_level="error")
     return
   devices = config.trainer_devices + config.rollout_devices
   ray.init(
@@ -66,7 +66,7 @@ def start_ray(config: RunConfig) -> None:
     num_gpus=devices if config.device == "cuda" else None,
     include_dashboard=False,
     log_to_driver=False,
-    logging_level="warning",
+    logging_level="error",
     object_store_memory=_OBJECT_STORE_BYTES,
     _node_ip_address="127.0.0.1",
   )
@@ -148,8 +148,8 @@ async def place(
 
   def options(bundle: int, devices: float, cores: Cores) -> dict[str, Any]:
     environment = _environment(cores)
-    if config.device == "cpu":
-      environment["JAX_PLATFORMS"] = "cpu"
+    # The driver computes on the CPU; workers would inherit that.
+    environment["JAX_PLATFORMS"] = config.device
     return {
       "num_cpus": 0,
       unit: devices,

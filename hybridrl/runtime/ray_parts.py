@@ -17,7 +17,7 @@ from hybridrl.runtime import plan, ray_cluster
 from hybridrl.runtime.affinity import Affinity
 from hybridrl.runtime.config import RunConfig
 from hybridrl.runtime.parts import Parts
-from hybridrl.training.config import LearnerConfig
+from hybridrl.training.learner_config import LearnerConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,8 @@ class Inputs:
 def learner_config(config: RunConfig, inputs: Inputs) -> LearnerConfig:
   return LearnerConfig(
     model_dir=inputs.model_dir,
-    run_dir=config.run_dir,
+    checkpoint_dir=f"{config.run_dir}/checkpoints",
+    mini_batch_samples=config.ppo_mini_batch_size,
     lr=config.lr,
     lr_warmup_steps=config.lr_warmup_steps,
     clip_ratio_low=config.clip_ratio_low,
@@ -55,7 +56,8 @@ def learner_config(config: RunConfig, inputs: Inputs) -> LearnerConfig:
     max_response_length=config.max_response_length,
     overlong_buffer_len=config.overlong_buffer_len,
     max_tokens_per_micro_batch=config.max_tokens_per_micro_batch,
-    seed=config.seed,
+    wire_dtype="float32" if config.device == "cpu" else "bfloat16",
+    device=config.device,
   )
 
 
@@ -129,6 +131,6 @@ async def make_parts(
     ),
     reporter=reporter,
     clock=clock,
-    export_dir=f"{config.run_dir}/export",
+    export_dir=f"{config.run_dir}/exports/final",
     resume_from=inputs.resume_from,
   )
