@@ -53,6 +53,7 @@ def assemble(
   clock: Callable[[], float],
   on_switch: Callable[[Switch], None],
   on_change: Callable[[], None],
+  on_request: Callable[[], None],
 ) -> Machinery:
   """Builds the machinery of one run.
 
@@ -62,6 +63,7 @@ def assemble(
     clock: seconds since the run began.
     on_switch: told of every activation and reclaim.
     on_change: told when the number of samples in flight changed.
+    on_request: told when a request found a replica or ended.
   """
   limits, reporter = parts.limits, parts.reporter
   waits = Waits(clock)
@@ -118,7 +120,12 @@ def assemble(
     reporter=reporter,
     on_switch=on_switch,
   )
-  generate = _notifying(client.generate, waits.notify)
+
+  def notify() -> None:
+    on_request()
+    waits.notify()
+
+  generate = _notifying(client.generate, notify)
   sampling = SamplingConfig(
     temperature=config.temperature, stop_token_ids=parts.stop_token_ids
   )
@@ -175,7 +182,7 @@ def scheduling_fleet(config: RunConfig, parts: Parts) -> scheduling.Fleet:
 
 
 def _notifying(generate: Generate, notify: Callable[[], None]) -> Generate:
-  """Tells the waits when a request has found a replica and when it is done."""
+  """Notifies when a request has found a replica and when it is done."""
 
   async def generate_and_notify(
     prompt_ids: np.ndarray,

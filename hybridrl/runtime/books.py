@@ -8,7 +8,7 @@ from typing import Any
 
 from hybridrl import metrics as metrics_lib
 from hybridrl.data.sample import Sample
-from hybridrl.reporting.reporter import Progress
+from hybridrl.reporting.reporter import Progress, Reporter
 from hybridrl.rollout.client import ClientCounters
 from hybridrl.rollout.flights import ReplicaUsage
 from hybridrl.runtime.assembly import Machinery
@@ -27,6 +27,7 @@ class Books:
   Args:
     config: of the run.
     clock: seconds since the run began.
+    reporter: gets the spans of standalone replicas.
 
   Attributes:
     machinery: what is watched; set once it is there.
@@ -42,9 +43,12 @@ class Books:
 
   machinery: Machinery
 
-  def __init__(self, config: RunConfig, clock: Callable[[], float]):
+  def __init__(
+    self, config: RunConfig, clock: Callable[[], float], reporter: Reporter
+  ):
     self._config = config
     self._clock = clock
+    self._reporter = reporter
     self.step = 0
     self.cycles = 0
     self.version = 0
@@ -65,12 +69,26 @@ class Books:
     self._counters_at_begin = ClientCounters()
     self._usage_at_begin: dict[str, ReplicaUsage] = {}
     self._finished_at_begin = self._dropped_at_begin = 0
+    self._busy_since_s: dict[str, float] = {}
 
   # What others tell.
 
   def on_change(self) -> None:
     """The number of samples in flight, or the capacity, may have changed."""
     self.cycle.observe(self._clock(), *self._load())
+
+  def on_request(self) -> None:
+    """A request found a replica or ended: standalone ones work or rest."""
+    for name in self.machinery.replicas.standalone:
+      busy = bool(self.machinery.client.usage(name).num_in_flight)
+      if busy and name not in self._busy_since_s:
+        self._busy_since_s[name] = self._clock()
+      elif not busy and name in self._busy_since_s:
+        self._close_span(name)
+
+  def _close_span(self, name: str) -> None:
+    since_s = self._busy_since_s.pop(name)
+    self._reporter.span(name, "rollout", since_s, self._clock())
 
   def on_switch(self, switch: Switch) -> None:
     """An activation or a reclaim is over."""
@@ -145,6 +163,9 @@ class Books:
   def close_cycle(self) -> dict[str, float]:
     """The metrics of the cycle that ends now, under their declared names."""
     m, now_s = self.machinery, self._clock()
+    for name in tuple(self._busy_since_s):
+      self._close_span(name)  # long spans are cut, so that a trace has them
+      self._busy_since_s[name] = now_s
     now, then = m.client.counters, self._counters_at_begin
     finished = m.ledger.counts.finished
     return self.cycle.close(

@@ -152,6 +152,7 @@ class DynamicResourceController:
     Raises:
       FleetLost: no replica is left, or a failed one cannot be stopped.
     """
+    self._note_failures()
     wanted = self._replicas.healthy_hybrid[: decision.lend]
     leaving = [name for name in self.lent if name not in wanted]
     if leaving:
@@ -163,6 +164,13 @@ class DynamicResourceController:
     if not self.lent:
       await self._replicas.devices_returned()
     return len(self.lent) >= decision.lend
+
+  def _note_failures(self) -> None:
+    """Closes the spans of replicas that failed in service."""
+    for name in self._replicas.failed:
+      if name in self._lent_since_s:
+        since_s = self._lent_since_s.pop(name)
+        self._reporter.span(name, "rollout", since_s, self._clock())
 
   async def _activate(self, names: Sequence[str], rebalance: bool) -> None:
     started_s = self._clock()

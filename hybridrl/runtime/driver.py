@@ -47,13 +47,14 @@ class _Driver:
   def __init__(self, config: RunConfig, parts: Parts):
     self.config, self.parts = config, parts
     self.clock = parts.clock
-    self.books = Books(config, self.clock)
+    self.books = Books(config, self.clock, parts.reporter)
     self.m = self.books.machinery = assemble(
       config,
       parts,
       clock=self.clock,
       on_switch=self.books.on_switch,
       on_change=self.books.on_change,
+      on_request=self.books.on_request,
     )
     self.life = Lifecycle(parts, self.m, self.books)
 
@@ -103,6 +104,10 @@ class _Driver:
     cycle.begin_step(self.books.step + 1, self.clock())
     spent = Collection(r, self.clock())
     decision = self.decide(Phase.STEP_START)
+    if decision.lend:
+      cycle.put(
+        {"dynamic_resource/deactivate_wait_samples": decision.wait_samples}
+      )
     while True:
       spent.enter("switch", self.clock(), m.ledger.backlog)
       complete = await self.reconcile(decision)

@@ -55,6 +55,7 @@ class Lifecycle:
     await all_of(
       trainer_devices(),
       parts.grader.start(),
+      asyncio.to_thread(self.m.runner.compile),
       *(self.start_replica(r) for r in parts.standalone),
     )
     if parts.resume_from:

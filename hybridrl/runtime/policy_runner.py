@@ -59,6 +59,16 @@ class PolicyRunner:
     self._state = policy.init(fleet)
     self._last_context: Context | None = None
 
+  def compile(self) -> None:
+    """Compiles every phase, so that no decision of the run has to wait.
+
+    What the policy decides here is thrown away.
+    """
+    if self._policy.jittable:
+      for phase in Phase:
+        context = scheduling.make_context(phase=phase, fleet=self._fleet)
+        self._step(context, self._state)
+
   def decide(self, phase: Phase, **facts: Any) -> LiveDecision:
     """Asks the policy.
 

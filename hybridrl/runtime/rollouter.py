@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from hybridrl.algorithms import has_spread
 from hybridrl.data.sample import Prompt, Response, Sample
 from hybridrl.rollout.replica import SamplingConfig
 from hybridrl.rollout.workflow import Generate, Workflow, response_key
@@ -293,7 +294,7 @@ class Rollouter:
   def _deliver(self, sample: Sample) -> None:
     if sample.oldest_version < self.oldest_allowed:
       self._drop_graded(sample, REASON_VERSION_LAG)
-    elif self._config.filter_groups and not _has_spread(sample.rewards):
+    elif self._config.filter_groups and not has_spread(sample.rewards):
       self._drop_graded(sample, REASON_NO_SPREAD)
       self._note_alike()
     else:
@@ -343,8 +344,3 @@ class Rollouter:
   def _changed(self) -> None:
     self._on_change()
     self._waits.notify()
-
-
-def _has_spread(rewards: np.ndarray) -> bool:
-  """[n] -> whether a group-normalised advantage is not all zero."""
-  return bool(rewards.max() != rewards.min())

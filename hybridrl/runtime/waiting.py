@@ -32,11 +32,13 @@ class Wait:
     owner: who waits.
     reason: for what.
     since_s: clock time at which the wait began.
+    deadline_s: its deadline in seconds; inf for work that ends with the run.
   """
 
   owner: str
   reason: str
   since_s: float
+  deadline_s: float
 
 
 class Waits:
@@ -64,10 +66,14 @@ class Waits:
     return tuple(self._board)
 
   def longest(self) -> str:
-    """Owner and reason of the oldest wait, for a person; '' if none."""
-    if not self._board:
+    """Owner and reason of the oldest wait, for a person; '' if none.
+
+    Waits without a deadline of their own delay nobody and are left out.
+    """
+    waits = [w for w in self._board if not math.isinf(w.deadline_s)]
+    if not waits:
       return ""
-    wait = self._board[0]
+    wait = waits[0]
     seconds = self._clock() - wait.since_s
     return f"{wait.owner}: {wait.reason} ({seconds:.0f} s)"
 
@@ -98,7 +104,7 @@ class Waits:
     loop = asyncio.get_running_loop()
     began = renewed = loop.time()
     seen = progress() if progress else None
-    with self._entry(owner, reason):
+    with self._entry(owner, reason, deadline_s):
       while not condition():
         if progress and (now_seen := progress()) != seen:
           seen, renewed = now_seen, loop.time()
@@ -124,7 +130,7 @@ class Waits:
     Raises:
       WaitExpired: the deadline passed.
     """
-    with self._entry(owner, reason):
+    with self._entry(owner, reason, deadline_s):
       timer = asyncio.timeout(None if math.isinf(deadline_s) else deadline_s)
       try:
         async with timer:
@@ -136,8 +142,10 @@ class Waits:
         raise WaitExpired(_expired(owner, reason, deadline_s)) from error
 
   @contextlib.contextmanager
-  def _entry(self, owner: str, reason: str) -> Iterator[None]:
-    wait = Wait(owner, reason, self._clock())
+  def _entry(
+    self, owner: str, reason: str, deadline_s: float
+  ) -> Iterator[None]:
+    wait = Wait(owner, reason, self._clock(), deadline_s)
     self._board.append(wait)
     try:
       yield

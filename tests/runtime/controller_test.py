@@ -1,148 +1,19 @@
-"""Tests of controller.py, replica_set.py and weight_sync.py together."""
+"""Tests of controller.py: orders, partial lending, every failure."""
 
 import asyncio
-import math
 
-import numpy as np
 import pytest
 
-from hybridrl.models import bundle as bundle_lib
-from hybridrl.rollout.balancer import LoadBalancer
-from hybridrl.rollout.client import GenerationClient
-from hybridrl.rollout.replica import (
-  ReplicaFailed,
-  ReplicaState,
-  SamplingConfig,
-  WeightUpdateMode,
-)
-from hybridrl.runtime.controller import DynamicResourceController, FleetState
-from hybridrl.runtime.parts import Limits
-from hybridrl.runtime.policy_runner import LiveDecision
-from hybridrl.runtime.replica_set import FleetLost, ReplicaSet
-from hybridrl.runtime.waiting import Waits
-from hybridrl.runtime.weight_sync import WeightSync
+from hybridrl.rollout.replica import ReplicaFailed, ReplicaState
+from hybridrl.runtime.controller import FleetState
 from hybridrl.testing.faults import Delay, Die, Hang, Raise
-from hybridrl.testing.recording_reporter import RecordingReporter
-from hybridrl.testing.scripted_replica import ScriptedReplica
-from hybridrl.testing.scripted_text import fixed_length
+from hybridrl.testing.scripted_fleet import ScriptedFleet, want
 from hybridrl.testing.virtual_loop import run_virtual
-
-PROMPT = np.array([1, 2, 3], np.int32)
-
-
-def want(lend, *, drain_s=0.0, rebalance=True):
-  return LiveDecision(
-    lend=lend,
-    wait_samples=0,
-    recheck_s=math.inf,
-    drain_s=drain_s,
-    rebalance=rebalance,
-    reason=0,
-  )
-
-
-def make_bundle(version):
-  return bundle_lib.pack([("w", np.arange(8, dtype=np.float32))], version)
-
-
-class Fleet:
-  """One standalone and some hybrid replicas, weights of version 1."""
-
-  def __init__(self, num_standalone=1, num_hybrid=2, length=100, **options):
-    loop = asyncio.get_running_loop()
-    lengths = fixed_length(length)
-    self.standalone = [
-      ScriptedReplica(f"standalone-{i}", lengths=lengths)
-      for i in range(num_standalone)
-    ]
-    self.hybrid = [
-      ScriptedReplica(f"hybrid-{i}", lengths=lengths) for i in range(num_hybrid)
-    ]
-    self.reporter = RecordingReporter()
-    self.waits = Waits(loop.time)
-    self.balancer = LoadBalancer()
-    self.limits = Limits(switch_s=5.0, stop_s=2.0)
-    self.replicas = ReplicaSet(
-      self.standalone,
-      self.hybrid,
-      balancer=self.balancer,
-      waits=self.waits,
-      stop_s=self.limits.stop_s,
-      on_event=self.reporter.event,
-    )
-    self.client = GenerationClient(
-      self.replicas.all,
-      self.balancer,
-      clock=loop.time,
-      wait_timeout_s=1000.0,
-      on_replica_failed=self.replicas.fail,
-    )
-    self.weights = WeightSync(
-      self.replicas,
-      self.balancer,
-      mode=WeightUpdateMode.KEEP,
-      waits=self.waits,
-      load_s=self.limits.switch_s,
-      clock=loop.time,
-      reporter=self.reporter,
-    )
-    self.switches = []
-    self.controller = DynamicResourceController(
-      replicas=self.replicas,
-      balancer=self.balancer,
-      client=self.client,
-      weights=self.weights,
-      enable_rebalance=options.get("enable_rebalance", True),
-      custom_rebalance=options.get("custom_rebalance"),
-      waits=self.waits,
-      limits=self.limits,
-      clock=loop.time,
-      reporter=self.reporter,
-      on_switch=self.switches.append,
-    )
-
-  async def start(self):
-    for replica in (*self.standalone, *self.hybrid):
-      await replica.start()
-    for replica in self.hybrid:
-      await replica.sleep()
-    self.weights.published(make_bundle(1))
-    await self.weights.load_standalone()
-    return self
-
-  def generate(self, count):
-    return [
-      asyncio.create_task(
-        self.client.generate(PROMPT, 1000, SamplingConfig(), f"r-{i}")
-      )
-      for i in range(count)
-    ]
-
-  def check_truth(self):
-    """What is routable is awake with the last weights; the rest is not awake.
-
-    These are the replicas' own states, not what anybody noted of them.
-    """
-    routable = set(self.balancer.routable())
-    for replica in (*self.standalone, *self.hybrid):
-      if replica.name in routable:
-        assert replica.state is ReplicaState.AWAKE, replica.name
-        assert replica.version >= self.weights.bundle.version
-      elif replica.name in self.replicas.hybrid:
-        assert replica.state is not ReplicaState.AWAKE, replica.name
-    lent = [r.name for r in self.hybrid if r.name in routable]
-    assert list(self.controller.lent) == lent
-    active = self.controller.state is FleetState.HYBRID_ACTIVE
-    assert active == bool(lent)
-
-
-def calls(replica):
-  return [call for _, call in replica.history]
 
 
 def test_activation_and_reclaim_in_the_orders_of_the_design():
   async def main():
-    fleet = await Fleet(num_hybrid=1).start()
+    fleet = await ScriptedFleet(num_hybrid=1).start()
     hybrid = fleet.hybrid[0]
     order = []
 
@@ -180,7 +51,7 @@ def test_activation_and_reclaim_in_the_orders_of_the_design():
 
 def test_partial_lending_takes_the_lowest_healthy_indices():
   async def main():
-    fleet = await Fleet(num_hybrid=4).start()
+    fleet = await ScriptedFleet(num_hybrid=4).start()
     await fleet.controller.reconcile(want(2))
     assert fleet.controller.lent == ("hybrid-0", "hybrid-1")
     await fleet.controller.reconcile(want(3))
@@ -201,7 +72,7 @@ def test_partial_lending_takes_the_lowest_healthy_indices():
 
 def test_responses_survive_lending_and_reclaiming():
   async def main():
-    fleet = await Fleet(num_hybrid=2).start()
+    fleet = await ScriptedFleet(num_hybrid=2).start()
     tasks = fleet.generate(12)
     await asyncio.sleep(0.1)
     await fleet.controller.reconcile(want(2))
@@ -228,7 +99,7 @@ def test_responses_survive_lending_and_reclaiming():
 
 def test_b6_a_request_that_arrives_late_is_rejected_and_goes_elsewhere():
   async def main():
-    fleet = await Fleet(num_hybrid=1).start()
+    fleet = await ScriptedFleet(num_hybrid=1).start()
     await fleet.controller.reconcile(want(1))
     hybrid = fleet.hybrid[0]
     hybrid.faults.add("generate", Delay(0.05), nth=0)
@@ -245,7 +116,7 @@ def test_b6_a_request_that_arrives_late_is_rejected_and_goes_elsewhere():
 
 def test_draining_lets_requests_finish_for_so_long():
   async def main(drain_s):
-    fleet = await Fleet(num_standalone=0, num_hybrid=2).start()
+    fleet = await ScriptedFleet(num_standalone=0, num_hybrid=2).start()
     await fleet.controller.reconcile(want(1))
     tasks = fleet.generate(1)  # takes about a second
     await asyncio.sleep(0.1)
@@ -283,7 +154,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", sorted(FAULTS))
 def test_o13_a_failed_activation_rolls_back_to_a_true_state(point, fault):
   async def main():
-    fleet = await Fleet(num_hybrid=2).start()
+    fleet = await ScriptedFleet(num_hybrid=2).start()
     tasks = fleet.generate(6)
     fleet.hybrid[0].faults.add(point, FAULTS[fault]())
     complete = await fleet.controller.reconcile(want(2))
@@ -306,7 +177,7 @@ def test_o13_a_failed_activation_rolls_back_to_a_true_state(point, fault):
 @pytest.mark.parametrize("fault", sorted(FAULTS))
 def test_o13_a_failed_reclaim_returns_the_devices_all_the_same(point, fault):
   async def main():
-    fleet = await Fleet(num_hybrid=2).start()
+    fleet = await ScriptedFleet(num_hybrid=2).start()
     await fleet.controller.reconcile(want(2))
     tasks = fleet.generate(6)
     await asyncio.sleep(0.1)
@@ -324,7 +195,7 @@ def test_o13_a_failed_reclaim_returns_the_devices_all_the_same(point, fault):
 
 def test_an_activation_that_keeps_failing_ends_the_use_of_the_replica():
   async def main():
-    fleet = await Fleet(num_hybrid=1).start()
+    fleet = await ScriptedFleet(num_hybrid=1).start()
     error = Raise(OSError("out of memory"))
     fleet.hybrid[0].faults.add("wake_weights", error, nth=0)
     for _ in range(3):
@@ -338,64 +209,9 @@ def test_an_activation_that_keeps_failing_ends_the_use_of_the_replica():
   run_virtual(main())
 
 
-def test_a_replica_that_cannot_be_stopped_ends_the_run():
-  async def main():
-    fleet = await Fleet(num_hybrid=1).start()
-    await fleet.controller.reconcile(want(1))
-    fleet.hybrid[0].faults.add("sleep", Raise(OSError("stuck")))
-    fleet.hybrid[0].faults.add("stop", Raise(OSError("zombie")))
-    with pytest.raises(FleetLost, match="hybrid-0 .*stuck.*zombie"):
-      await fleet.controller.reconcile(want(0))
-
-  run_virtual(main())
-
-
-def test_the_last_replica_to_fail_ends_the_run_with_its_cause():
-  async def main():
-    fleet = await Fleet(num_standalone=1, num_hybrid=0).start()
-    fleet.standalone[0].faults.add("load_weights", Raise(OSError("torn")))
-    fleet.weights.published(make_bundle(2))
-    with pytest.raises(FleetLost, match="standalone-0: torn") as caught:
-      await fleet.weights.load_standalone()
-    assert isinstance(caught.value.__cause__, OSError)
-    assert fleet.balancer.routable() == ()
-
-  run_virtual(main())
-
-
-def test_a_failed_standalone_load_unroutes_that_replica_only():
-  async def main():
-    fleet = await Fleet(num_standalone=2, num_hybrid=0).start()
-    fleet.standalone[0].faults.add("load_weights.loaded", Die())
-    fleet.weights.published(make_bundle(2))
-    changes = fleet.replicas.changes
-    await fleet.weights.load_standalone()
-    assert fleet.balancer.routable() == ("standalone-1",)
-    assert fleet.replicas.changes == changes + 1
-    fleet.check_truth()
-    await asyncio.sleep(1)
-    assert fleet.standalone[0].state is ReplicaState.STOPPED
-
-  run_virtual(main())
-
-
-def test_woken_replicas_load_what_was_published_last():
-  async def main():
-    fleet = await Fleet(num_hybrid=1).start()
-    fleet.weights.published(make_bundle(2))
-    await fleet.weights.load_standalone()
-    await fleet.controller.reconcile(want(1))
-    assert fleet.hybrid[0].version == 2
-    fleet.check_truth()
-    with pytest.raises(RuntimeError, match="version 2 after 2"):
-      fleet.weights.published(make_bundle(2))
-
-  run_virtual(main())
-
-
 def test_no_rebalance_if_it_is_disabled_or_not_asked_for():
   async def moved(enable, ask):
-    fleet = await Fleet(num_hybrid=1, enable_rebalance=enable).start()
+    fleet = await ScriptedFleet(num_hybrid=1, enable_rebalance=enable).start()
     fleet.generate(8)
     await asyncio.sleep(0.1)
     await fleet.controller.reconcile(want(1, rebalance=ask))
@@ -415,26 +231,11 @@ def test_a_policys_own_rebalance_replaces_the_usual_one():
     handle.move()
 
   async def main():
-    fleet = await Fleet(num_hybrid=1, custom_rebalance=own).start()
+    fleet = await ScriptedFleet(num_hybrid=1, custom_rebalance=own).start()
     fleet.generate(8)
     await asyncio.sleep(0.1)
     await fleet.controller.reconcile(want(1))
     assert len(handles) == 1
     assert fleet.switches[-1].moved_requests == 4
-
-  run_virtual(main())
-
-
-def test_replicas_that_share_a_name_are_refused():
-  async def main():
-    with pytest.raises(ValueError, match="share a name: a, a"):
-      ReplicaSet(
-        [ScriptedReplica("a")],
-        [ScriptedReplica("a")],
-        balancer=LoadBalancer(),
-        waits=Waits(asyncio.get_running_loop().time),
-        stop_s=1.0,
-        on_event=lambda *args, **fields: None,
-      )
 
   run_virtual(main())
