@@ -65,10 +65,8 @@ def token_log_probs(
     logits = hidden @ matrix.T
     log_z = jax.nn.logsumexp(logits, axis=-1)
     chosen = jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
-    fixed = jax.lax.stop_gradient(logits)
-    fixed_log_z = jax.lax.stop_gradient(log_z)
-    probs = jnp.exp(fixed - fixed_log_z[:, None])
-    entropy = fixed_log_z - jnp.sum(probs * fixed, axis=-1)
+    log_p = jax.lax.stop_gradient(logits - log_z[:, None])
+    entropy = -jnp.sum(jnp.exp(log_p) * log_p, axis=-1)
     return TokenLogProbs(
       jnp.where(mask, chosen - log_z, 0.0), jnp.where(mask, entropy, 0.0)
     )
