@@ -13,7 +13,6 @@ from hybridrl.rollout import replica
 from hybridrl.rollout.vllm_config import VllmConfig
 
 if TYPE_CHECKING:
-  from vllm.outputs import RequestOutput
   from vllm.sampling_params import SamplingParams
   from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -97,8 +96,12 @@ def sampling_params(
 
 async def run_request(
   engine: "AsyncLLM", request: replica.GenerationRequest, version: int
-) -> "RequestOutput":
-  """One attempt in the engine, until 'stop', 'length' or 'abort'."""
+) -> Any:
+  """One attempt in the engine, until 'stop', 'length' or 'abort'.
+
+  Returns:
+    vLLM's RequestOutput; see to_result.
+  """
   params = sampling_params(request.sampling, request.max_new_tokens)
   return await _last(
     engine, request.token_ids, params, request.request_id, version, 0
@@ -151,9 +154,7 @@ async def next_token_log_probs(
   return result
 
 
-def to_result(
-  output: "RequestOutput", kv_version: int
-) -> replica.GenerationResult:
+def to_result(output: Any, kv_version: int) -> replica.GenerationResult:
   """Converts; kv_version is that of the weights when the request entered."""
   from hybridrl.rollout import vllm_compact
 
@@ -183,7 +184,7 @@ def empty_abort() -> replica.GenerationResult:
   )
 
 
-def has_no_tokens(engine: "AsyncLLM", request_id: str) -> bool:
+def has_no_tokens(engine: Any, request_id: str) -> bool:
   """Whether the engine holds the request and has not sampled for it yet."""
   processor = engine.output_processor
   states = [
@@ -208,7 +209,7 @@ async def _last(
   key: str,
   version: int,
   priority: int,
-) -> "RequestOutput":
+) -> Any:
   from vllm.inputs.engine import tokens_input
 
   prompt = tokens_input(

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import select
 from collections.abc import Callable
 from typing import Any
 
@@ -28,13 +29,20 @@ class EngineProcesses:
         loop.remove_reader(child.sentinel)
         self._readers.remove(child.sentinel)
         child.join(1.0)  # The pipe closes a moment before the exit code is set.
-        on_exit(
-          f"engine core (pid {child.pid}) ended with exit code {child.exitcode}"
-        )
+        on_exit(self.exit_text())
 
       # The sentinel becomes readable when the process is gone: no polling.
       loop.add_reader(child.sentinel, exited)
       self._readers.append(child.sentinel)
+
+  def exit_text(self) -> str:
+    """Which process ended, and how."""
+    for child in self._children:
+      if child.exitcode is not None:
+        return (
+          f"engine core (pid {child.pid}) ended with exit code {child.exitcode}"
+        )
+    return "the engine core stopped answering; its log says why"
 
   def unwatch(self) -> None:
     loop = asyncio.get_running_loop()
@@ -64,3 +72,18 @@ class EngineProcesses:
           grandchild.kill()
         child.kill()
       child.join(2.0)
+
+
+def end_with(parent_pid: int, path: str) -> None:
+  """Waits until the parent is gone, removes `path`, ends this process."""
+  try:
+    handle = os.pidfd_open(parent_pid)
+  except ProcessLookupError:
+    pass  # It is gone already.
+  else:
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    poll.poll()
+  if os.path.exists(path):
+    os.unlink(path)
+  os._exit(1)

@@ -13,18 +13,17 @@ import asyncio
 import contextlib
 import dataclasses
 import os
-from collections.abc import Awaitable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from hybridrl.models.bundle import Canary, WeightBundle
 from hybridrl.rollout import replica, vllm_engine, vllm_probes
 from hybridrl.rollout.replica import ReplicaState, WeightUpdateMode
 from hybridrl.rollout.vllm_admission import Turnstile
 from hybridrl.rollout.vllm_config import VllmConfig, configure_process
+from hybridrl.rollout.vllm_control import ControlLine
 from hybridrl.rollout.vllm_processes import EngineProcesses
 from hybridrl.rollout.vllm_weight_file import WeightFile
-
-_T = TypeVar("_T")
 
 # The engine has nothing to save: it gets this long to end by itself.
 _SHUTDOWN_S = 2.0
@@ -54,8 +53,7 @@ class VllmReplica:
     self._attempts: dict[str, _Attempt] = {}
     self._confirmed = asyncio.Event()
     self._control = asyncio.Lock()
-    self._failure: str | None = None
-    self._broken: asyncio.Future[None] | None = None
+    self._line = ControlLine(name, config.control_timeout_s, self._on_failure)
     self._weights_resident = True
     self._kv_resident = True
     self._canary: Canary | None = None
@@ -74,7 +72,6 @@ class VllmReplica:
       raise RuntimeError(f"{self.name} was started already ({self._state})")
     configure_process(self._config)
     loop = asyncio.get_running_loop()
-    self._broken = loop.create_future()
     building = loop.run_in_executor(
       None, vllm_engine.build_engine, self._config
     )
@@ -84,21 +81,20 @@ class VllmReplica:
     except BaseException as error:
       # A thread cannot be stopped: whatever it still builds is torn down.
       building.add_done_callback(_discard)
-      self._state = ReplicaState.FAILED
-      self._failure = f"engine did not start: {error or type(error).__name__}"
+      self._line.fail(f"engine did not start: {error or type(error).__name__}")
       if isinstance(error, Exception):
-        raise self._error() from error
+        raise self._line.error() from error
       raise
     self._processes = EngineProcesses(self._engine)
-    self._processes.watch(self._fail)
+    self._processes.watch(self._line.fail)
     async with self._control:
       await self._rpc("hybridrl_watch_parent", os.getpid(), self._file.path)
-      await self._call("start", self._engine.get_supported_tasks())
+      await self._line.call("start", self._engine.get_supported_tasks())
       from vllm.distributed.weight_transfer.base import (
         WeightTransferInitRequest,
       )
 
-      await self._call(
+      await self._line.call(
         "start",
         self._engine.init_weight_transfer_engine(WeightTransferInitRequest({})),
       )
@@ -153,16 +149,18 @@ class VllmReplica:
       raise RuntimeError(f"{self.name} is not started")
     # From here on generate() rejects, also while a load still runs.
     self._state = ReplicaState.ASLEEP
-    async with self._control, self._failing_if_interrupted("sleep"):
+    async with self._control, self._line.switching("sleep"):
       if not (self._weights_resident or self._kv_resident):
         return
       self._turnstile.close()
       await self._abort(list(self._attempts))
-      await self._call(
+      await self._line.call(
         "sleep", self._engine.pause_generation(mode="abort", clear_cache=True)
       )
       if self._config.device == "cuda":
-        await self._call("sleep", self._engine.sleep(level=2, mode="abort"))
+        await self._line.call(
+          "sleep", self._engine.sleep(level=2, mode="abort")
+        )
       else:
         await self._rpc("hybridrl_sleep")
       self._weights_resident = self._kv_resident = False
@@ -172,26 +170,26 @@ class VllmReplica:
 
   async def wake_weights(self) -> None:
     """See Replica."""
-    async with self._control, self._failing_if_interrupted("wake"):
+    async with self._control, self._line.switching("wake"):
       self._check_asleep()
       if self._weights_resident:
         return
       if self._config.device == "cuda":
-        await self._call("wake", self._engine.wake_up(tags=["weights"]))
+        await self._line.call("wake", self._engine.wake_up(tags=["weights"]))
       else:
         await self._rpc("hybridrl_wake_weights")
       self._weights_resident = True
 
   async def wake_kv_cache(self) -> None:
     """See Replica. Weights have to be loaded by then."""
-    async with self._control, self._failing_if_interrupted("wake"):
+    async with self._control, self._line.switching("wake"):
       if self._state == ReplicaState.AWAKE:
         return
       self._check_asleep()
       if self._version < 0:
         raise RuntimeError(f"{self.name} has no weights; load_weights() first")
       if self._config.device == "cuda":
-        await self._call("wake", self._engine.wake_up(tags=["kv_cache"]))
+        await self._line.call("wake", self._engine.wake_up(tags=["kv_cache"]))
       else:
         await self._rpc("hybridrl_wake_kv_cache")
       self._kv_resident = True
@@ -250,8 +248,11 @@ class VllmReplica:
         version = self._version
         output = await vllm_engine.run_request(self._engine, request, version)
       except Exception as error:
-        if self._failure is not None:
-          raise self._error() from error
+        if self._processes is not None and self._engine.errored:
+          # It may be known here before the process's end is.
+          self._line.fail(self._processes.exit_text())
+        if self._line.cause is not None:
+          raise self._line.error() from error
         raise
       finally:
         self._turnstile.leave()
@@ -273,10 +274,10 @@ class VllmReplica:
       self._turnstile.cancel(key)
     if not keys:
       return
-    await self._call("abort", self._engine.abort(keys))
+    await self._line.call("abort", self._engine.abort(keys))
     # The engine handles messages in order and between steps: once it answers
     # this one, it works on none of the aborted requests.
-    await self._call("abort", self._engine.is_paused())
+    await self._line.call("abort", self._engine.is_paused())
 
   def _check_takes_requests(self) -> None:
     self._check_not_failed()
@@ -307,12 +308,12 @@ class VllmReplica:
     self, bundle: WeightBundle, mode: WeightUpdateMode
   ) -> None:
     """Pause, load, resume, confirm."""
-    async with self._failing_if_interrupted("load"):
+    async with self._line.switching("load"):
       update = self._file.write(bundle)  # before the pause, to keep it short
       self._turnstile.close()
       self._confirmed.clear()
       keep = mode == WeightUpdateMode.KEEP
-      await self._call(
+      await self._line.call(
         "pause",
         self._engine.pause_generation(
           mode="keep" if keep else "abort", clear_cache=not keep
@@ -340,7 +341,7 @@ class VllmReplica:
     for key in keys:
       self._attempts[key].re_enter = True
     if keys:
-      await self._call("load", self._engine.abort(keys))
+      await self._line.call("load", self._engine.abort(keys))
 
   async def _load(self, update: dict[str, Any], bundle: WeightBundle) -> None:
     """Runs vLLM's native weight transfer; the engine is paused or asleep."""
@@ -349,12 +350,12 @@ class VllmReplica:
     )
 
     what = f"load of version {bundle.version}"
-    async with self._failing_if_interrupted(what):
-      await self._call(what, self._engine.start_weight_update())
-      await self._call(
+    async with self._line.switching(what):
+      await self._line.call(what, self._engine.start_weight_update())
+      await self._line.call(
         what, self._engine.update_weights(WeightTransferUpdateRequest(update))
       )
-      await self._call(
+      await self._line.call(
         what,
         self._engine.finish_weight_update(weight_version=str(bundle.version)),
       )
@@ -362,10 +363,10 @@ class VllmReplica:
     self._canary = bundle.canary
 
   async def _resume_and_probe(self) -> None:
-    await self._call("resume", self._engine.resume_generation())
+    await self._line.call("resume", self._engine.resume_generation())
     if self._canary is not None:
       self._num_probes += 1
-      found = await self._call(
+      found = await self._line.call(
         "canary",
         vllm_engine.prompt_log_probs(
           self._engine,
@@ -378,8 +379,8 @@ class VllmReplica:
         found, self._canary, self._version, self._config.canary_tolerance
       )
       if wrong:
-        self._fail(wrong)
-        raise self._error()
+        self._line.fail(wrong)
+        self._line.check()
       if not self._temperature_probed:
         await self._probe_temperature(self._canary)
         self._temperature_probed = True
@@ -389,7 +390,7 @@ class VllmReplica:
   async def _probe_temperature(self, canary: Canary) -> None:
     """Checks that log-probs are those of the sampled distribution (T = 0.5)."""
     at = {
-      temperature: await self._call(
+      temperature: await self._line.call(
         "temperature probe",
         vllm_engine.next_token_log_probs(
           self._engine,
@@ -405,69 +406,30 @@ class VllmReplica:
       at[1.0], at[0.5], 0.5, self._config.canary_tolerance
     )
     if wrong:
-      self._fail(wrong)
-      raise self._error()
+      self._line.fail(wrong)
+      self._line.check()
 
   # Failures and deadlines.
 
   async def _rpc(self, method: str, *args: Any) -> None:
-    await self._call(method, self._engine.collective_rpc(method, args=args))
+    await self._line.call(
+      method, self._engine.collective_rpc(method, args=args)
+    )
 
-  async def _call(self, what: str, awaitable: Awaitable[_T]) -> _T:
-    """Awaits a control call; its error, deadline or a dead engine fail us."""
-    assert self._broken is not None
-    task = asyncio.ensure_future(awaitable)
-    try:
-      await asyncio.wait(
-        {task, self._broken},
-        timeout=self._config.control_timeout_s,
-        return_when=asyncio.FIRST_COMPLETED,
-      )
-      if self._failure is not None:
-        raise self._error()
-      if not task.done():
-        self._fail(
-          f"{what}: no answer within {self._config.control_timeout_s:g} s"
-        )
-        raise self._error()
-      try:
-        return task.result()
-      except Exception as error:
-        self._fail(f"{what}: {error}")
-        raise self._error() from error
-    finally:
-      task.cancel()
-
-  @contextlib.asynccontextmanager
-  async def _failing_if_interrupted(self, what: str):
-    """A cancelled switch leaves the engine in an unknown state: FAILED."""
-    try:
-      yield
-    except asyncio.CancelledError:
-      self._fail(f"{what} was interrupted")
-      raise
-
-  def _fail(self, cause: str) -> None:
-    """Makes the replica FAILED and ends what waits on the engine."""
-    if self._failure is not None or self._state == ReplicaState.STOPPED:
+  def _on_failure(self) -> None:
+    """Becomes FAILED and ends what waits on the engine."""
+    if self._state == ReplicaState.STOPPED:
       return
-    self._failure = cause
     self._state = ReplicaState.FAILED
-    if self._broken is not None and not self._broken.done():
-      self._broken.set_result(None)
-    self._turnstile.fail(self._error())
+    self._turnstile.fail(self._line.error())
     self._confirmed.set()
     if self._engine is not None:
-      vllm_engine.end_requests(self._engine, self._error())
-
-  def _error(self) -> replica.ReplicaFailed:
-    return replica.ReplicaFailed(f"{self.name}: {self._failure}")
+      vllm_engine.end_requests(self._engine, self._line.error())
 
   def _check_not_failed(self) -> None:
     if self._state == ReplicaState.STOPPED:
       raise replica.ReplicaUnavailable(f"{self.name} is stopped")
-    if self._failure is not None:
-      raise self._error()
+    self._line.check()
 
   def _check_asleep(self) -> None:
     self._check_not_failed()

@@ -9,6 +9,7 @@ finish_weight_update.
 import dataclasses
 import zlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -62,7 +63,7 @@ class FileTransferEngine(base.WeightTransferEngine[FileInit, FileUpdate]):
     # Copy-on-write, so that torch gets a writable array and the file stays as
     # it is.
     raw = np.memmap(info.path, np.uint8, "c", shape=(info.nbytes,))
-    found = zlib.crc32(raw)
+    found = zlib.crc32(raw.data)
     if found != info.checksum:
       raise ValueError(
         f"weights of version {info.version} arrived damaged: crc32"
@@ -71,7 +72,9 @@ class FileTransferEngine(base.WeightTransferEngine[FileInit, FileUpdate]):
     expected = {name for name, _ in self.model.named_parameters()}
     if is_tied(self.model):
       expected.discard("lm_head.weight")
-    loaded = self.model.load_weights(_tensors(raw, info))
+    loaded = self.model.load_weights(  # type: ignore[operator]
+      _tensors(raw, info)
+    )
     if loaded is not None and (missing := sorted(expected - loaded)):
       raise ValueError(
         f"weights of version {info.version} lack {', '.join(missing[:5])}"
@@ -86,13 +89,13 @@ class FileTransferEngine(base.WeightTransferEngine[FileInit, FileUpdate]):
     pass
 
 
-def is_tied(model: torch.nn.Module) -> bool:
+def is_tied(model: Any) -> bool:
   """Whether the output projection is the embedding."""
   config = getattr(model, "config", None)
   return bool(getattr(config, "tie_word_embeddings", False))
 
 
-def retie_lm_head(model: torch.nn.Module) -> None:
+def retie_lm_head(model: Any) -> None:
   """Points a tied lm_head at the embedding again and re-packs it.
 
   The layer-wise reload knows no aliases: it writes the embedding and leaves
@@ -101,7 +104,7 @@ def retie_lm_head(model: torch.nn.Module) -> None:
   """
   if not is_tied(model):
     return
-  head, embedding = model.lm_head, model.model.embed_tokens  # type: ignore
+  head, embedding = model.lm_head, model.model.embed_tokens
   head.weight = embedding.weight
   head.quant_method.process_weights_after_loading(head)
 

@@ -7,14 +7,13 @@ worker's process also registers the weight-transfer engine there.
 
 import ctypes
 import os
-import select
 import threading
 from collections.abc import Iterable
 
 import psutil
 import torch
 
-from hybridrl.rollout import vllm_compact, vllm_transfer
+from hybridrl.rollout import vllm_compact, vllm_processes, vllm_transfer
 
 vllm_transfer.register()
 vllm_compact.register_kernels()
@@ -37,7 +36,7 @@ class WorkerExtension:
       This process's id.
     """
     thread = threading.Thread(
-      target=_end_with, args=(parent_pid, path), daemon=True
+      target=vllm_processes.end_with, args=(parent_pid, path), daemon=True
     )
     thread.start()
     return os.getpid()
@@ -97,17 +96,3 @@ def _release(tensors: Iterable[torch.Tensor], freed: _Freed) -> None:
     if nbytes := storage.nbytes():
       freed.append((storage, nbytes))
       storage.resize_(0)
-
-
-def _end_with(parent_pid: int, path: str) -> None:
-  try:
-    handle = os.pidfd_open(parent_pid)
-  except ProcessLookupError:
-    pass  # It is gone already.
-  else:
-    poll = select.poll()
-    poll.register(handle, select.POLLIN)
-    poll.poll()
-  if os.path.exists(path):
-    os.unlink(path)
-  os._exit(1)
