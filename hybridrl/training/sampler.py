@@ -130,7 +130,9 @@ def _run(
   return carry.tokens, carry.log_probs, carry.ends
 
 
-def _decode(config: ModelConfig, params: Params, tokens, position, keys, values):
+def _decode(
+  config: ModelConfig, params: Params, tokens, position, keys, values
+):
   """Logits [B, V] after one token a row, and the caches with it."""
   batch, heads = tokens.shape[0], config.num_heads
   kv_heads, size = config.num_kv_heads, config.head_size
