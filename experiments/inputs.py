@@ -5,15 +5,17 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 from hybridrl import scheduling
-from hybridrl.data import prompt_set, rows
-from hybridrl.data.tokenizer import load_tokenizer
+from hybridrl.data import embedded, prompt_set, rows
+from hybridrl.data.tokenizer import load_tokenizer, save_embedded_tokenizer
 from hybridrl.models.check import check_model_dir
 from hybridrl.models.config import ModelConfig, read_config
 from hybridrl.runtime import config_checks, plan
 from hybridrl.runtime.config import RunConfig
 from hybridrl.runtime.ray_parts import Inputs
+from hybridrl.training.warm_start import model_config
 
 # Problems of the embedded task that one run draws on, and those kept apart.
 _EMBEDDED_TRAIN, _EMBEDDED_HELD_OUT = 4096, 128
@@ -54,9 +56,7 @@ def check(config: RunConfig) -> ModelConfig:
         "--train_files needs a --model_path: the embedded model knows the"
         " embedded task's words only"
       )
-    from hybridrl.training.warm_start import embedded_model_config
-
-    model = embedded_model_config()
+    model = _embedded_model()
   longest = config.max_prompt_length + config.max_response_length
   if longest > model.max_position:
     raise ValueError(
@@ -70,6 +70,13 @@ def check(config: RunConfig) -> ModelConfig:
     if count:
       plan.kv_cache_bytes(config, model, hybrid)
   return model
+
+
+def _embedded_model() -> ModelConfig:
+  """What the warm start will make; its vocabulary is the task's words."""
+  with tempfile.TemporaryDirectory() as folder:
+    save_embedded_tokenizer(folder, embedded.words())
+    return model_config(load_tokenizer(folder))
 
 
 def newest_checkpoint(config: RunConfig) -> str:

@@ -57,6 +57,6 @@ def test_the_readmes_policy_is_short():
 
 def test_every_path_in_the_readme_exists():
   for path in re.findall(
-    r"\b((?:launch|experiments|third_party)/[\w./]+)", _README
+    r"\b((?:launch|experiments|third_party)/[\w./-]+)", _README
   ):
     assert pathlib.Path(path.rstrip(".")).exists(), path
