@@ -3,7 +3,9 @@
 import asyncio
 import os
 import select
+import time
 from collections.abc import Callable
+from multiprocessing import connection
 from typing import Any
 
 import psutil
@@ -28,7 +30,6 @@ class EngineProcesses:
       def exited(child: Any = child) -> None:
         loop.remove_reader(child.sentinel)
         self._readers.remove(child.sentinel)
-        child.join(1.0)  # The pipe closes a moment before the exit code is set.
         on_exit(self.exit_text())
 
       # The sentinel becomes readable when the process is gone: no polling.
@@ -38,9 +39,10 @@ class EngineProcesses:
   def exit_text(self) -> str:
     """Which process ended, and how."""
     for child in self._children:
-      if child.exitcode is not None:
+      if connection.wait([child.sentinel], timeout=0):
         return (
-          f"engine core (pid {child.pid}) ended with exit code {child.exitcode}"
+          f"engine core (pid {child.pid}) ended with exit code"
+          f" {_exit_code(child)}"
         )
     return "the engine core stopped answering; its log says why"
 
@@ -74,8 +76,21 @@ class EngineProcesses:
       child.join(2.0)
 
 
-def end_with(parent_pid: int, path: str) -> None:
-  """Waits until the parent is gone, removes `path`, ends this process."""
+def _exit_code(child: Any) -> int | None:
+  """Of a process that has ended; blocks for at most a second.
+
+  vLLM's monitor thread collects it too: while that thread is between waitpid
+  and storing the code, nobody else can see it.
+  """
+  for _ in range(100):
+    if child.exitcode is not None:
+      break
+    time.sleep(0.01)
+  return child.exitcode
+
+
+def end_with(parent_pid: int) -> None:
+  """Waits until the parent is gone, then ends this process."""
   try:
     handle = os.pidfd_open(parent_pid)
   except ProcessLookupError:
@@ -84,6 +99,4 @@ def end_with(parent_pid: int, path: str) -> None:
     poll = select.poll()
     poll.register(handle, select.POLLIN)
     poll.poll()
-  if os.path.exists(path):
-    os.unlink(path)
   os._exit(1)

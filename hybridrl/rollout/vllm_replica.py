@@ -88,7 +88,7 @@ class VllmReplica:
     self._processes = EngineProcesses(self._engine)
     self._processes.watch(self._line.fail)
     async with self._control:
-      await self._rpc("hybridrl_watch_parent", os.getpid(), self._file.path)
+      await self._rpc("hybridrl_watch_parent", os.getpid())
       await self._line.call("start", self._engine.get_supported_tasks())
       from vllm.distributed.weight_transfer.base import (
         WeightTransferInitRequest,

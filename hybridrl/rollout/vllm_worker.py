@@ -26,17 +26,17 @@ _RSS_BEFORE_LOAD = psutil.Process().memory_info().rss
 class WorkerExtension:
   """Methods that the replica calls by `collective_rpc`."""
 
-  def hybridrl_watch_parent(self, parent_pid: int, path: str) -> int:
+  def hybridrl_watch_parent(self, parent_pid: int) -> int:
     """Ends this process when the replica's front process is gone.
 
     A killed front process cannot shut its engine down, and an engine without
-    one would keep its memory for ever. `path` is removed then, too.
+    one would keep its memory for ever.
 
     Returns:
       This process's id.
     """
     thread = threading.Thread(
-      target=vllm_processes.end_with, args=(parent_pid, path), daemon=True
+      target=vllm_processes.end_with, args=(parent_pid,), daemon=True
     )
     thread.start()
     return os.getpid()

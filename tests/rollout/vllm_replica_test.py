@@ -226,8 +226,9 @@ def test_requests_beyond_max_num_seqs_enter_under_the_new_version(engine):
   results = engine.run(run())
   late = [r for r in results if set(r.kv_versions) == {engine.version}]
   assert len(late) >= 96 - 64
+  check_against_oracle(engine, PROMPTS[0], late[0], engine.version)
   for result in late:
-    check_against_oracle(engine, PROMPTS[0], result, engine.version)
+    np.testing.assert_array_equal(result.token_ids, late[0].token_ids)
 
 
 def test_continuing_partial_tokens_gives_the_uninterrupted_greedy_text(engine):

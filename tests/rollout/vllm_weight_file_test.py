@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 import zlib
 
 import numpy as np
@@ -12,6 +14,7 @@ from hybridrl.rollout import vllm_weight_file
 def file():
   made = vllm_weight_file.WeightFile("replica/0 of a run")
   yield made
+  made.remove()
   made.remove()
   assert not os.path.exists(made.path)
 
@@ -47,6 +50,23 @@ def test_memory_is_reused_until_it_is_given_back(file):
   info = file.write(make_bundle(2))
   assert os.stat(file.path).st_size == before
   np.testing.assert_array_equal(read(info), make_bundle(2).buffer)
+
+
+def test_another_process_reads_it_and_nothing_is_left_in_dev_shm(file):
+  before = set(os.listdir("/dev/shm"))
+  weights = make_bundle(3)
+  info = file.write(weights)
+  script = "import sys, zlib; print(zlib.crc32(open(sys.argv[1], 'rb').read()))"
+  found = subprocess.run(
+    [sys.executable, "-c", script, info["path"]],
+    capture_output=True,
+    text=True,
+    check=True,
+    timeout=60,
+  )
+  assert int(found.stdout) == weights.checksum
+  ours = set(os.listdir("/dev/shm")) - before
+  assert not [name for name in ours if "replica" in name]
 
 
 def test_a_bundle_of_another_size_fits(file):
