@@ -114,6 +114,7 @@ class Lifecycle:
   async def stop(self) -> None:
     """Stops all parts; what cannot be stopped is reported, not raised."""
     self.books.learner_state = "stopping"
+    self.parts.reporter.progress(self.books.progress())
     problems: list[str] = []
 
     async def stop_part(name: str, work: Awaitable[None]) -> None:

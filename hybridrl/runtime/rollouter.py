@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from hybridrl.algorithms import has_spread
@@ -294,7 +295,9 @@ class Rollouter:
   def _deliver(self, sample: Sample) -> None:
     if sample.oldest_version < self.oldest_allowed:
       self._drop_graded(sample, REASON_VERSION_LAG)
-    elif self._config.filter_groups and not has_spread(sample.rewards):
+    elif self._config.filter_groups and not has_spread(
+      jnp.asarray(sample.rewards)
+    ):
       self._drop_graded(sample, REASON_NO_SPREAD)
       self._note_alike()
     else:

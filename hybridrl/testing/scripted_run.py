@@ -107,6 +107,7 @@ def make_run(
   lengths: Lengths | None = None,
   times: ScriptedTimes | None = None,
   train_s: Any = 1.0,
+  save_s: float = 0.1,
   learner_fails: Callable[[str, int], None] | None = None,
   grader: ScriptedGrader | None = None,
   policy: Any = None,
@@ -123,7 +124,7 @@ def make_run(
     num_val_prompts: held-out prompts.
     lengths: of responses; heavy-tailed by default.
     times: of the replicas.
-    train_s: see ScriptedLearner.
+    train_s, save_s: see ScriptedLearner.
     learner_fails: likewise.
     grader: of the run.
     policy: in place of the configured one.
@@ -138,7 +139,9 @@ def make_run(
       for i in range(count)
     ]
 
-  learner = ScriptedLearner(root, train_s=train_s, fail=learner_fails)
+  learner = ScriptedLearner(
+    root, train_s=train_s, save_s=save_s, fail=learner_fails
+  )
   standalone = replicas("standalone", config.num_standalone)
   hybrid = replicas("hybrid", config.num_hybrid)
   grader = grader or ScriptedGrader()

@@ -8,11 +8,13 @@ import json
 import math
 import pathlib
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hybridrl import scheduling
+from hybridrl.data.cursor import PromptCursor
 from hybridrl.data.sample import Response, Sample
 from hybridrl.metrics import METRICS
 from hybridrl.rollout.workflow import response_key
@@ -169,6 +171,36 @@ def test_s5_a_producer_that_ends_ends_the_run(epochs, prompts, ratio, tmp_path):
 
 
 @pytest.mark.parametrize("policy", ["default", "static_fully_async", "always"])
+@pytest.mark.parametrize("good", [8, 10, 0])
+def test_data_that_ends_in_groups_without_spread(good, policy, tmp_path):
+  def reward(prompt_id, text):
+    return hashed_reward(prompt_id, text) + len(text) if by_id(prompt_id) else 0
+
+  def by_id(prompt_id):  # the first `good` samples teach, the rest do not
+    return prompt_id in teaching
+
+  probe = PromptCursor(make_prompts(30), 0, 1)
+  teaching = {probe.next()[1].prompt_id for _ in range(good)}
+  run = run_scripted(
+    small_config(
+      dynamic_schedule_policy=policy,
+      filter_groups=True,
+      total_training_steps=1000,
+    ),
+    tmp_path,
+    num_prompts=30,
+    epochs=1,
+    grader=ScriptedGrader(reward),
+  )
+  assert run.result.steps == math.ceil(len(run.trained_ids) / 4)
+  assert len(run.trained_ids) == good
+  assert run.result.dropped == {"no_spread": 30 - good}
+  assert run.result.version == 1 + math.ceil(run.result.steps / 2)
+  if good:
+    check_laws(run)
+
+
+@pytest.mark.parametrize("policy", ["default", "static_fully_async", "always"])
 def test_o16_micro_steps_that_do_not_fill_a_cycle_are_synced_and_saved(
   policy, tmp_path
 ):
@@ -219,8 +251,6 @@ def synchronous_digest(config, num_prompts, root):
   lengths = scripted_text.log_normal_lengths(
     60, 0.7, config.max_response_length
   )
-  from hybridrl.data.cursor import PromptCursor
-
   cursor = PromptCursor(make_prompts(num_prompts), config.seed)
 
   async def loop():
@@ -232,8 +262,6 @@ def synchronous_digest(config, num_prompts, root):
       await learner.train(batch)
 
   def make_sample(sample_id, prompt, version):
-    import numpy as np
-
     responses = []
     for index in range(config.rollout_n):
       key = response_key(sample_id, index)
@@ -354,6 +382,17 @@ def test_no_trained_token_is_older_than_max_version_lag(mode, lag, tmp_path):
     for sample in batch
   ]
   assert max(ages) == lag
+  stale = sum(age > 0 for age in ages)
+  assert stale == sum(
+    values["fully_async/count/stale_samples_processed"]
+    for _, _, values in run.reporter.cycles()
+  )
+  # O7: what a sync makes too old is cancelled in flight, not generated to its
+  # end and graded.
+  assert (
+    len(run.grader.grades)
+    < len(run.trained_ids) + run.result.dropped["version_lag"]
+  )
   assert run.result.dropped["version_lag"] > 0
 
 

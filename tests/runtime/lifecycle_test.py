@@ -48,6 +48,13 @@ def test_ctrl_c_during_a_long_micro_step_gives_up_the_step_in_time(tmp_path):
   assert "did not end" in message and "the last one is none" in message
 
 
+def test_ctrl_c_gives_up_a_checkpoint_that_takes_too_long(tmp_path):
+  run, took_s = run_until(small_config(), tmp_path, 9.0, save_s=60.0)
+  assert took_s <= 10.0 and all_stopped(run)
+  assert "not_saved" in run.reporter.kinds()
+  assert last_checkpoint(tmp_path) == ""
+
+
 def test_ctrl_c_lets_a_short_micro_step_end(tmp_path):
   run, took_s = run_until(small_config(), tmp_path, 10.0, train_s=3.0)
   assert took_s <= 4.0
