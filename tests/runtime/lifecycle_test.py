@@ -48,8 +48,11 @@ def test_ctrl_c_during_a_long_micro_step_gives_up_the_step_in_time(tmp_path):
   assert "did not end" in message and "the last one is none" in message
 
 
-def test_ctrl_c_gives_up_a_checkpoint_that_takes_too_long(tmp_path):
-  run, took_s = run_until(small_config(), tmp_path, 9.0, save_s=60.0)
+@pytest.mark.parametrize("stop_s", [7.0 + i / 2 for i in range(12)])
+def test_ctrl_c_gives_up_a_checkpoint_that_takes_too_long(stop_s, tmp_path):
+  run, took_s = run_until(
+    small_config(), tmp_path, stop_s, train_s=6.0, save_s=60.0
+  )
   assert took_s <= 10.0 and all_stopped(run)
   assert "not_saved" in run.reporter.kinds()
   assert last_checkpoint(tmp_path) == ""
