@@ -102,6 +102,8 @@ def restore(
     raise ValueError(f"{path}: no checkpoint there")
   manager = _manager(path.parent, None, create=False)
   try:
+    if int(path.name) not in manager.all_steps():
+      raise ValueError(f"{path}: the checkpoint is not complete")
     abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
     _check_shapes(path, manager.item_metadata(int(path.name)), abstract)
     found = manager.restore(
