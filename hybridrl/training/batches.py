@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hybridrl.data.sample import Sample
-from hybridrl.training.packing import Slot, empty_rows, place
+from hybridrl.training.packing import Array, Slot, empty_rows, place
 from hybridrl.training.plan import Plan, Shape, plan_batches
 
 
@@ -48,14 +48,14 @@ class MicroBatch(NamedTuple):
     advantages: [N] float32.
   """
 
-  tokens: np.ndarray
-  positions: np.ndarray
-  segments: np.ndarray
-  sources: np.ndarray
-  targets: np.ndarray
-  mask: np.ndarray
-  old_log_probs: np.ndarray
-  advantages: np.ndarray
+  tokens: Array
+  positions: Array
+  segments: Array
+  sources: Array
+  targets: Array
+  mask: Array
+  old_log_probs: Array
+  advantages: Array
 
 
 def trajectories(

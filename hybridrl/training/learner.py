@@ -3,7 +3,6 @@
 A plain synchronous class; runtime.ray_learner runs it in an actor.
 """
 
-import collections
 import functools
 import time
 from collections.abc import Mapping, Sequence
@@ -58,7 +57,6 @@ class Learner:
     )
     self._micro_steps = 0
     self._version = -1
-    self._traces = collections.Counter()
     self._checkpointer: checkpoint.Checkpointer | None = None
 
   def start(self) -> None:
@@ -83,7 +81,8 @@ class Learner:
       max_grad_norm=config.max_grad_norm,
       weight_decay=config.weight_decay,
     )
-    self._state = init_state(jax.device_put(params, device), optimizer)
+    # Committed from the start: jit compiles again when that changes.
+    self._state = jax.device_put(init_state(params, optimizer), device)
     self._shapes = batch_shapes(
       self._model,
       config.max_length,
@@ -94,9 +93,8 @@ class Learner:
       self._model,
       optimizer,
       remat=self._needs_remat(),
-      on_trace=lambda name: self._traces.update([name]),
     )
-    self._total = self._steps.zeros(self._state.params)
+    self._total = jax.device_put(self._steps.zeros(self._state.params), device)
     self._publisher = Publisher(self._model, config.wire_dtype)
 
   def _needs_remat(self) -> bool:
@@ -111,7 +109,7 @@ class Learner:
   @property
   def compilations(self) -> int:
     """Compilations of the update's parts since start()."""
-    return self._traces.total()
+    return self._steps.compilations
 
   def train(self, samples: Sequence[Sample]) -> TrainResult:
     """One micro-step: an update for each mini_batch_samples samples.

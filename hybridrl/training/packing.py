@@ -8,9 +8,12 @@ Laws:
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+
+# np.ndarray on the host, jax.Array (or a tracer) in a step.
+Array = Any
 
 
 class PackedRows(NamedTuple):
@@ -24,10 +27,10 @@ class PackedRows(NamedTuple):
       the token before it.
   """
 
-  tokens: np.ndarray
-  positions: np.ndarray
-  segments: np.ndarray
-  loss_mask: np.ndarray
+  tokens: Array
+  positions: Array
+  segments: Array
+  loss_mask: Array
 
 
 class Slot(NamedTuple):

@@ -1,6 +1,7 @@
 """One step of supervised fine-tuning on packed rows."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -56,5 +57,5 @@ def sft_step(
     lambda params: sft_loss(config, params, rows)
   )(state.params)
   updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-  params = optax.apply_updates(state.params, updates)
+  params: Any = optax.apply_updates(state.params, updates)
   return TrainState(state.step + 1, params, opt_state), loss

@@ -7,8 +7,7 @@ micro-batch compiles `accumulate` once; `apply` compiles once.
 """
 
 import functools
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -66,10 +65,20 @@ class Steps(NamedTuple):
     score: (params, MicroBatch, temperature) -> TokenLogProbs; uses nothing up.
   """
 
-  zeros: Callable
-  accumulate: Callable
-  apply: Callable
-  score: Callable
+  zeros: Any
+  accumulate: Any
+  apply: Any
+  score: Any
+
+  @property
+  def compilations(self) -> int:
+    """Programs of updates compiled so far, by kind of argument and not only by shape.
+
+    Counts what jit holds: an argument that is committed to its device now and
+    was not before compiles again without being traced again.
+    """
+    update = (self.zeros, self.accumulate, self.apply)
+    return sum(function._cache_size() for function in update)
 
 
 def hyper(num_tokens: int, temperature: float, clip: ClipRange) -> Hyper:
@@ -119,7 +128,6 @@ def make_steps(
   optimizer: optax.GradientTransformation,
   *,
   remat: bool = False,
-  on_trace: Callable[[str], None] = lambda name: None,
 ) -> Steps:
   """Makes the functions of one learner.
 
@@ -127,16 +135,12 @@ def make_steps(
     config: shape of the model.
     optimizer: applied to the accumulated gradient.
     remat: recompute layers in the backward pass.
-    on_trace: called with a function's name each time it is traced, that is,
-      once a compilation.
   """
 
   def zeros(params):
-    on_trace("zeros")
     return Accumulator(jax.tree.map(jnp.zeros_like, params), zero_sums())
 
   def accumulate(total, params, batch, numbers):
-    on_trace("accumulate")
 
     def part(params):
       return loss_and_sums(config, params, batch, numbers, remat)
@@ -146,12 +150,11 @@ def make_steps(
     return Accumulator(grads, add_sums(total.sums, sums))
 
   def apply(state, total):
-    on_trace("apply")
     norm = optax.global_norm(total.grads)
     updates, opt_state = optimizer.update(
       total.grads, state.opt_state, state.params
     )
-    params = optax.apply_updates(state.params, updates)
+    params: Any = optax.apply_updates(state.params, updates)
     state = TrainState(state.step + 1, params, opt_state)
     cleared = Accumulator(
       jax.tree.map(jnp.zeros_like, total.grads), zero_sums()
@@ -159,7 +162,6 @@ def make_steps(
     return state, cleared, total.sums, norm
 
   def score(params, batch, temperature):
-    on_trace("score")
     return batch_log_probs(config, params, batch, temperature)
 
   return Steps(

@@ -185,7 +185,9 @@ def test_a_checkpoint_continues_bit_for_bit(model_dir, tmp_path):
   assert other.restore(path) == {"cursor": [3, 1], "ledger": {"x": 2}}
   with pytest.raises(ValueError, match="never fall"):
     other.publish(3)
-  assert other.train(random_samples(2)).step == 2
+  result = other.train(random_samples(2))
+  assert result.step == 2
+  assert result.compilations == 3
   assert_weights(expected, weights(other), atol=0, rtol=0)
 
 

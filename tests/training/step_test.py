@@ -127,8 +127,7 @@ def test_loss_and_gradient_equal_the_plain_formula(temperature):
 def test_an_update_accumulates_then_applies_and_clears():
   optimizer = make_optimizer(1e-2)
   sequences = ragged_sequences(2)
-  traces = []
-  steps = make_steps(MODEL, optimizer, on_trace=traces.append)
+  steps = make_steps(MODEL, optimizer)
   params = init_params(MODEL, 0)
   _, grads = split_loss_and_grads(params, sequences, 1, Shape(2, 64))
   state = init_state(params, optimizer)
@@ -156,7 +155,7 @@ def test_an_update_accumulates_then_applies_and_clears():
         expected,
       )
   assert int(state.step) == 2
-  assert sorted(traces) == ["accumulate", "apply", "zeros"]
+  assert steps.zeros._cache_size() == 1
 
 
 @pytest.mark.parametrize("remat", [False, True])
