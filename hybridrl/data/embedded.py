@@ -26,7 +26,7 @@ DATA_SOURCE = "embedded/word_problems"
 # Two digits keep the sums learnable by a model of under a million parameters.
 MAX_VALUE = 99
 # Amounts that are learnt in half the time of 2..9: fewer digit sums to know.
-MIN_CHANGE, MAX_CHANGE = 2, 5
+MIN_CHANGE, MAX_CHANGE = 2, 4
 # Number of lines: log-normal, rounded, clipped. The clip keeps the longest
 # answer (two operations a line) within 256 tokens of the embedded tokenizer.
 MEDIAN_STEPS = 3.8
@@ -161,20 +161,20 @@ def question(problem: Problem, wording: Wording) -> str:
 
 def worked_answer(
   problem: Problem,
-  wording: Wording,
   rng: np.random.Generator | None = None,
   slip_rate: float = 0.0,
 ) -> str:
-  """One line per step, then the answer.
+  """One line per step, counting down, then the answer.
+
+  The count tells when to stop from the line alone, which a small model learns
+  far sooner than to compare a count with the question.
 
   Args:
     problem: the numbers.
-    wording: the words; only the unit of time is used.
     rng: source of slips; needed if slip_rate > 0.
     slip_rate: chance per operation of a wrong result (see `_slip`); what
       follows goes on from it, as it does when a person slips.
   """
-  label = wording.unit[0].capitalize()
   totals, lines, offset = problem.totals(), [], 0
   previous = problem.start
   for step in range(problem.steps):
@@ -187,7 +187,7 @@ def worked_answer(
       sign = "+" if change > 0 else "-"
       equations.append(f"{previous}{sign}{abs(change)}={result}")
       previous = result
-    lines.append(f"{label} {step + 1}: {', '.join(equations)}")
+    lines.append(f"{problem.steps - step} left: {', '.join(equations)}")
   return "\n".join([*lines, f"Answer: {previous}"])
 
 
@@ -208,6 +208,15 @@ def _slip(rng: np.random.Generator, lowest: int, highest: int) -> int:
     if lowest + d >= 0 and highest + d <= MAX_VALUE
   ]
   return int(rng.choice(fitting)) if fitting else 0
+
+
+def number_fact(rng: np.random.Generator) -> tuple[str, str]:
+  """A single sum as question and answer, such as ('35-4=', '31')."""
+  while True:
+    total = int(rng.integers(0, MAX_VALUE + 1))
+    change = int(rng.integers(MIN_CHANGE, MAX_CHANGE + 1) * rng.choice((-1, 1)))
+    if 0 <= total + change <= MAX_VALUE:
+      return f"{total}{change:+d}=", str(total + change)
 
 
 def make_rows(split: Split, count: int, seed: int) -> list[dict[str, Any]]:
@@ -242,7 +251,7 @@ def make_rows(split: Split, count: int, seed: int) -> list[dict[str, Any]]:
         "extra_info": {
           "index": len(rows),
           "split": split,
-          "solution": worked_answer(problem, wording),
+          "solution": worked_answer(problem),
         },
       }
     )
@@ -261,6 +270,6 @@ def words() -> list[str]:
     *(f"1 {thing}. How many {thing} after 1" for thing in _THINGS),
     *(f" {verb} 1 and {verb} 1." for verb in verbs),
     *(f" 1 {word}?" for unit in _UNITS for word in unit),
-    *(f"{unit.capitalize()} 1: 1+1=1, 1-1=1\n" for unit, _ in _UNITS),
-    "\nAnswer: 1",
+    "1 left: 1+1=1, 1-1=1\n",
+    "Answer: 1",
   ]

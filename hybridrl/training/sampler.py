@@ -154,24 +154,29 @@ def _decode(
     norm = w.get(f"{name}_norm")
     return y if norm is None else rms_norm(y, norm, config.norm_eps)
 
-  def layer(x, inputs):
-    w, k_cache, v_cache = inputs
+  def layer(index, carry):
+    # The caches are carried, so that they are updated in place.
+    x, keys, values = carry
+    w = jax.tree.map(lambda a: a[index], params["layers"])
     y = rms_norm(x, w["attn_norm"], config.norm_eps)
     q = rotate(project(y, w, "q", heads)) * size**-0.5
     k, v = rotate(project(y, w, "k", kv_heads)), project(y, w, "v", kv_heads)
-    k_cache = k_cache.at[:, :, position].set(k)
-    v_cache = v_cache.at[:, :, position].set(v)
+    keys = keys.at[index, :, :, position].set(k)
+    values = values.at[index, :, :, position].set(v)
     q = q.reshape(batch, kv_heads, heads // kv_heads, size)
-    scores = jnp.einsum("bghd,bgsd->bghs", q, k_cache)
+    scores = jnp.einsum("bghd,bgsd->bghs", q, keys[index])
     weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
-    out = jnp.einsum("bghs,bgsd->bghd", weights, v_cache)
+    out = jnp.einsum("bghs,bgsd->bghd", weights, values[index])
     x = x + out.reshape(batch, heads * size) @ w["o"].T
     y = rms_norm(x, w["mlp_norm"], config.norm_eps)
     gated = jax.nn.silu(y @ w["gate"].T) * (y @ w["up"].T)
-    return x + gated @ w["down"].T, (k_cache, v_cache)
+    return x + gated @ w["down"].T, keys, values
 
-  x, (keys, values) = jax.lax.scan(
-    layer, params["embed"][tokens], (params["layers"], keys, values)
+  x, keys, values = jax.lax.fori_loop(
+    0,
+    config.num_layers,
+    layer,
+    (params["embed"][tokens], keys, values),
   )
   x = rms_norm(x, params["norm"], config.norm_eps)
   matrix = params["embed" if config.tie_embeddings else "lm_head"]

@@ -2,16 +2,22 @@
 
 Reinforcement learning needs a start where some responses are right and some
 are not. Supervised learning of this task is a phase change: accuracy stays near
-zero, then jumps. So the warm start goes through the change on clean worked
-answers, and then learns from answers with slips until the model slips as often
-as is wanted; it measures that by sampling. Fixed numbers of steps would not be
-robust over seeds.
+zero, then jumps. So the warm start has three phases, the first two of which end
+at a loss and not at a step, which would not be robust over seeds:
+
+  facts: single sums in rows of many, with loss on their results alone. This
+    reaches the change in half the time of whole problems.
+  clean: problems with correct worked answers.
+  careless: problems with slips in the answers, while the rates fall to 0; then
+    accuracy is measured by sampling, and the phase is repeated with another
+    rate of slips if it is out of range.
 
 The optimizer is Muon (Jordan et al., 2024) for the layers' matrices and Adam
 for the rest: it needs about half of Adam's steps here.
 """
 
 import dataclasses
+import itertools
 import pathlib
 import time
 from collections.abc import Callable, Iterator
@@ -32,7 +38,13 @@ from hybridrl.models.config import ModelConfig
 from hybridrl.models.decoder import Params, init_params
 from hybridrl.models.hf import save_hf
 from hybridrl.rewards.answers import compare_exactly, extract_answer
-from hybridrl.training.packing import PackedRows, pack_in_order
+from hybridrl.training.packing import (
+  PackedRows,
+  Slot,
+  empty_rows,
+  pack_in_order,
+  place,
+)
 from hybridrl.training.sampler import sample
 from hybridrl.training.sft import sft_step
 from hybridrl.training.state import TrainState, init_state
@@ -47,13 +59,15 @@ class WarmStartConfig:
   Attributes:
     row_length: tokens of a packed row; holds the longest problem.
     rows_per_step: rows of a step.
+    fact_row_length, fact_rows_per_step: the same in the facts phase.
     adam_lr: rate of embeddings, norms and the output matrix.
     muon_lr: rate of the layers' matrices.
     warmup_steps: steps over which both rates rise.
-    clean_loss: the clean phase ends when the mean loss of WINDOW steps, in nats
-      a token, is below this.
-    max_clean_steps: the warm start fails if that takes more steps.
+    fact_loss, clean_loss: a phase ends when the mean loss of WINDOW steps, in
+      nats a token, is below this.
+    max_steps: the warm start fails if a phase takes more steps.
     careless_steps: steps of one careless round, in which the rates fall to 0.
+    first_slip_accuracy: share of right answers in the first careless round.
     max_careless_rounds: rounds to come into the wanted range.
     target_accuracy: wanted sampled accuracy on held-out problems.
     tolerance: how far from it is good enough.
@@ -63,12 +77,16 @@ class WarmStartConfig:
 
   row_length: int = 272
   rows_per_step: int = 1
+  fact_row_length: int = 64
+  fact_rows_per_step: int = 4
   adam_lr: float = 1.5e-3
   muon_lr: float = 1.2e-2
   warmup_steps: int = 50
-  clean_loss: float = 0.03
-  max_clean_steps: int = 4000
-  careless_steps: int = 100
+  fact_loss: float = 0.6
+  clean_loss: float = 0.1
+  max_steps: int = 3000
+  careless_steps: int = 120
+  first_slip_accuracy: float = 0.6
   max_careless_rounds: int = 4
   target_accuracy: float = 0.45
   tolerance: float = 0.09
@@ -82,7 +100,7 @@ class WarmStartReport:
 
   Attributes:
     accuracy: sampled at temperature 1 on held-out problems.
-    clean_steps: steps until the clean loss was reached.
+    fact_steps, clean_steps: steps of these phases.
     careless_rounds: careless rounds after that.
     slip_rate: slips per operation in the last round's answers.
     mean_response_tokens: of the measured responses.
@@ -90,6 +108,7 @@ class WarmStartReport:
   """
 
   accuracy: float
+  fact_steps: int
   clean_steps: int
   careless_rounds: int
   slip_rate: float
@@ -103,6 +122,8 @@ class WarmStartFailed(Exception):
 
 # Steps over which the loss is averaged: one step's loss is noisy.
 WINDOW = 20
+# Attention scores are at most this times sqrt(head size).
+_ATTENTION_SCALE = 3.0
 _POOL = 48  # Sequences to choose from when a row is filled.
 _PROGRESS_INTERVAL_S = 5.0
 
@@ -145,8 +166,9 @@ def warm_start(
   out_dir = pathlib.Path(out_dir)
   save_embedded_tokenizer(out_dir, embedded.words())
   trainer = _Trainer(load_tokenizer(out_dir), seed, options, progress)
+  fact_steps = trainer.learn_facts()
   clean_steps = trainer.learn_clean()
-  slip_rate = slip_rate_for(options.target_accuracy)
+  slip_rate = slip_rate_for(options.first_slip_accuracy)
   for round_number in range(1, options.max_careless_rounds + 1):
     trainer.learn_careless(slip_rate)
     accuracy, mean_tokens = trainer.measure()
@@ -165,6 +187,7 @@ def warm_start(
   save_hf(out_dir, trainer.config, trainer.state.params)
   return WarmStartReport(
     accuracy=accuracy,
+    fact_steps=fact_steps,
     clean_steps=clean_steps,
     careless_rounds=round_number,
     slip_rate=slip_rate,
@@ -231,6 +254,48 @@ def make_optimizer(
   return scaled(scale=1.0)
 
 
+def _sharpened(params: Params) -> Params:
+  """Larger norms of queries and keys: attention can be sharp from the start.
+
+  Norm weights move slowly, and copying needs scores above log(row length).
+  """
+  scale = np.sqrt(_ATTENTION_SCALE)
+  layers = params["layers"]
+  norms = {n: layers[n] * scale for n in ("q_norm", "k_norm")}
+  return params | {"layers": layers | norms}
+
+
+def fact_rows(
+  tokenizer: ChatTokenizer,
+  rng: np.random.Generator,
+  num_rows: int,
+  row_length: int,
+) -> PackedRows:
+  """Rows full of unrelated sums; only the digits of results carry loss.
+
+  Many sums in one sequence, so that a result is learnt from the operands right
+  before it among others, as it stands in a worked answer.
+  """
+  separators = [tokenizer.encode("\n"), tokenizer.encode(", 1")[:-1]]
+  rows = empty_rows(num_rows, row_length)
+  for row in range(num_rows):
+    tokens, mask = [], []
+    while len(tokens) < row_length:
+      question, result = map(tokenizer.encode, embedded.number_fact(rng))
+      separator = separators[rng.integers(2)]
+      tokens += [*question, *result, *separator]
+      mask += [False] * len(question) + [True] * len(result)
+      mask += [False] * len(separator)
+    place(
+      rows,
+      Slot(row, 0),
+      1,
+      np.array(tokens[:row_length], np.int32),
+      np.array(mask[:row_length]),
+    )
+  return rows
+
+
 def fill_rows(
   pool: list[Sequence], num_rows: int, row_length: int
 ) -> PackedRows:
@@ -277,30 +342,49 @@ class _Trainer:
     self._options = options
     self._progress = progress
     self._rng = np.random.default_rng([seed, 1])
-    params = init_params(self.config, seed)
+    params = _sharpened(init_params(self.config, seed))
     self._optimizer = make_optimizer(params, options)
     self.state: TrainState = init_state(params, self._optimizer)
     self._num_measurements = 0
 
+  def learn_facts(self) -> int:
+    """Learns sums until the loss is low; returns the number of steps."""
+    options = self._options
+    batches = (
+      fact_rows(
+        self._tokenizer,
+        self._rng,
+        options.fact_rows_per_step,
+        options.fact_row_length,
+      )
+      for _ in itertools.count()
+    )
+    return self._learn_until("facts", batches, options.fact_loss)
+
   def learn_clean(self) -> int:
-    """Learns until the loss is low; returns the number of steps."""
+    """Learns problems until the loss is low; returns the number of steps."""
+    batches = self._batches(slip_rate=0.0)
+    return self._learn_until("problems", batches, self._options.clean_loss)
+
+  def _learn_until(
+    self, phase: str, batches: Iterator[PackedRows], loss_wanted: float
+  ) -> int:
     options = self._options
     losses: list[float] = []
     next_line_s = time.monotonic()
-    for step, rows in enumerate(self._batches(slip_rate=0.0), start=1):
-      losses.append(self._step(rows, min(1.0, step / options.warmup_steps)))
+    for step in range(1, options.max_steps + 1):
+      scale = min(1.0, step / options.warmup_steps)
+      losses.append(self._step(next(batches), scale))
       loss = float(np.mean(losses[-WINDOW:]))
       if time.monotonic() >= next_line_s:
-        self._progress(f"warm start: step {step}, loss {loss:.3f}")
+        self._progress(f"warm start: {phase}, step {step}, loss {loss:.3f}")
         next_line_s = time.monotonic() + _PROGRESS_INTERVAL_S
-      if step >= WINDOW and loss < options.clean_loss:
+      if step >= WINDOW and loss < loss_wanted:
         return step
-      if step >= options.max_clean_steps:
-        raise WarmStartFailed(
-          f"the loss is {loss:.3f} after {step} steps, not below"
-          f" {options.clean_loss}"
-        )
-    raise AssertionError("batches have no end")
+    raise WarmStartFailed(
+      f"the loss on {phase} is {loss:.3f} after {options.max_steps} steps, not"
+      f" below {loss_wanted}"
+    )
 
   def learn_careless(self, slip_rate: float) -> None:
     """Learns from answers with slips while the rates fall to 0."""
@@ -354,7 +438,7 @@ class _Trainer:
     wording = embedded.sample_wording(self._rng, problem)
     chat = [{"role": "user", "content": embedded.question(problem, wording)}]
     answer = self._tokenizer.encode(
-      embedded.worked_answer(problem, wording, self._rng, slip_rate)
+      embedded.worked_answer(problem, self._rng, slip_rate)
     )
     end = np.int32(self._tokenizer.stop_token_ids[0])
     return self._tokenizer.encode_chat(chat), np.append(answer, end)
