@@ -61,6 +61,19 @@ def learner_config(config: RunConfig, inputs: Inputs) -> LearnerConfig:
   )
 
 
+def max_num_seqs(config: RunConfig, hybrid: bool) -> int:
+  """Requests that a replica's engine works on at once.
+
+  When everything that was lent is reclaimed, the standalone replicas take over
+  all requests in flight; in a larger batch they go on faster than one by one.
+  """
+  own = config.concurrent_samples_per_replica * config.rollout_n
+  if hybrid or not config.num_standalone:
+    return own
+  replicas = config.num_standalone + config.num_hybrid
+  return own * -(-replicas // config.num_standalone)
+
+
 def vllm_config(
   config: RunConfig,
   inputs: Inputs,
@@ -77,7 +90,7 @@ def vllm_config(
       plan.kv_cache_bytes(config, inputs.model, hybrid) if on_cpu else None
     ),
     gpu_memory_utilization=plan.utilization(config, hybrid),
-    max_num_seqs=config.concurrent_samples_per_replica * config.rollout_n,
+    max_num_seqs=max_num_seqs(config, hybrid),
     max_model_len=config.max_prompt_length + config.max_response_length,
     dtype="float32" if on_cpu else "bfloat16",
     device=config.device,
