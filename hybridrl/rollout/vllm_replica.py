@@ -25,8 +25,9 @@ from hybridrl.rollout.vllm_control import ControlLine
 from hybridrl.rollout.vllm_processes import EngineProcesses
 from hybridrl.rollout.vllm_weight_file import WeightFile
 
-# The engine has nothing to save: it gets this long to end by itself.
-_SHUTDOWN_S = 2.0
+# The engine has nothing to save: it gets this long to end by itself, which has
+# to fit into the 2.25 s that an interrupted run has for stopping its replicas.
+_SHUTDOWN_S = 1.0
 
 
 @dataclasses.dataclass

@@ -7,7 +7,6 @@ import pytest
 from hybridrl.reporting.decision_log import read_decisions
 from tests.real_run import events, lines, overlap, real_run, result, spans
 from tests.real_run import trained_steps as trained
-from tests.small_model import save_small_model
 
 if importlib.util.find_spec("vllm") is None:
   pytest.skip("vllm is not installed", allow_module_level=True)
@@ -18,7 +17,7 @@ _STEPS = 4
 
 
 @pytest.fixture(scope="module")
-def run_dir(tmp_path_factory):
+def run_dir(tmp_path_factory, small_model_dir):
   folder = tmp_path_factory.mktemp("partial")
   flags = [
     "--trainer_n_gpus_per_node=2",
@@ -26,8 +25,7 @@ def run_dir(tmp_path_factory):
     "--dynamic_schedule_policy=one_replica",
     f"--total_training_steps={_STEPS}",
   ]
-  model_dir = save_small_model(folder / "model")
-  with real_run(folder / "run", model_dir, flags) as run:
+  with real_run(folder / "run", small_model_dir, flags) as run:
     assert run.wait(300) == 0, run.tail()
   return folder / "run"
 
