@@ -145,7 +145,9 @@ class ModelConfig:
 
   def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
     """Hugging Face name -> shape of all tensors; a tied lm_head is absent."""
-    shapes = {"model.embed_tokens.weight": (self.vocab_size, self.hidden_size)}
+    shapes: dict[str, tuple[int, ...]] = {
+      "model.embed_tokens.weight": (self.vocab_size, self.hidden_size)
+    }
     for i in range(self.num_layers):
       for name, shape in self.layer_shapes().items():
         shapes[f"model.layers.{i}.{name}"] = shape

@@ -157,14 +157,13 @@ class Learner:
   def _advantages(self, sample: Sample) -> np.ndarray:
     """[n] float32; shaping happens here, on a copy of the raw rewards."""
     config = self._config
-    lengths = np.array([len(r.token_ids) for r in sample.responses])
-    with jax.default_device(jax.devices("cpu")[0]):
-      rewards = sample.rewards + soft_overlong_penalty(
-        lengths, config.max_response_length, config.overlong_buffer_len
-      )
-      return np.asarray(
-        group_advantages(rewards, divide_by_std=config.divide_by_std)
-      )
+    lengths = jnp.array([len(r.token_ids) for r in sample.responses])
+    rewards = jnp.asarray(sample.rewards) + soft_overlong_penalty(
+      lengths, config.max_response_length, config.overlong_buffer_len
+    )
+    return np.asarray(
+      group_advantages(rewards, divide_by_std=config.divide_by_std)
+    )
 
   def _update(self, sequences: list[Trajectory]):
     """One optimizer update; returns (sums, gradient norm, padded tokens)."""

@@ -72,7 +72,7 @@ class Steps(NamedTuple):
 
   @property
   def compilations(self) -> int:
-    """Programs of updates compiled so far, by kind of argument and not only by shape.
+    """Programs of updates compiled so far.
 
     Counts what jit holds: an argument that is committed to its device now and
     was not before compiles again without being traced again.

@@ -7,11 +7,14 @@ from hybridrl.models import decoder
 from hybridrl.models.config import ModelConfig, RopeScaling
 from hybridrl.models.hf import save_hf
 
+pytestmark = pytest.mark.usefixtures("cheap_compilation")
+
+LOGITS = jax.jit(decoder.logits, static_argnums=0)
 SHAPE = dict(
   vocab_size=61,
   hidden_size=64,
   intermediate_size=80,
-  num_layers=3,
+  num_layers=2,
   num_heads=4,
   num_kv_heads=2,
   head_size=32,
@@ -56,7 +59,7 @@ def test_logits_equal_those_of_transformers(tmp_path, name):
   tokens = np.random.default_rng(1).integers(61, size=(2, 90))
   with torch.no_grad():
     expected = model(torch.tensor(tokens)).logits.numpy()
-  found = jax.jit(decoder.logits, static_argnums=0)(config, params, tokens)
+  found = LOGITS(config, params, tokens)
   np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4)
 
 
@@ -69,16 +72,19 @@ def test_packed_sequences_do_not_see_each_other(name):
   tokens = np.concatenate([*parts, np.zeros(4, int)])[None]
   positions = np.concatenate([np.arange(7), np.arange(12), [0], np.zeros(4)])
   segments = np.repeat([1, 2, 3, 0], [7, 12, 1, 4])
-  packed = decoder.logits(
+  packed = LOGITS(
     config,
     params,
     jnp.asarray(tokens),
     jnp.asarray(positions[None], jnp.int32),
     jnp.asarray(segments[None]),
   )[0]
+  one = (jnp.arange(24)[None], jnp.ones((1, 24), jnp.int32))
   alone = [
-    decoder.logits(config, params, jnp.asarray(p)[None])[0] for p in parts
+    LOGITS(config, params, jnp.asarray(np.pad(p, (0, 24 - len(p))))[None], *one)
+    for p in parts
   ]
+  alone = [rows[0, : len(p)] for rows, p in zip(alone, parts, strict=True)]
   np.testing.assert_allclose(packed[:20], np.concatenate(alone), atol=2e-5)
   assert np.all(np.isfinite(packed))
 
@@ -89,8 +95,8 @@ def test_a_later_token_changes_nothing_before_it():
   tokens = np.random.default_rng(3).integers(61, size=(1, 20))
   changed = tokens.copy()
   changed[0, 12] = (changed[0, 12] + 1) % 61
-  a = decoder.logits(config, params, jnp.asarray(tokens))
-  b = decoder.logits(config, params, jnp.asarray(changed))
+  a = LOGITS(config, params, jnp.asarray(tokens))
+  b = LOGITS(config, params, jnp.asarray(changed))
   np.testing.assert_array_equal(a[0, :12], b[0, :12])
   assert np.all(np.abs(a[0, 12:] - b[0, 12:]).max(-1) > 0)
 

@@ -10,6 +10,8 @@ from hybridrl.models.config import ModelConfig
 from hybridrl.models.hf import load_hf, named_arrays, save_hf
 from tests.models.decoder_test import CONFIGS, noisy_params
 
+pytestmark = pytest.mark.usefixtures("cheap_compilation")
+
 
 def assert_params_equal(a, b):
   import jax

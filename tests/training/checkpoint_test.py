@@ -10,6 +10,8 @@ from hybridrl.training.checkpoint import Checkpointer, restore
 from hybridrl.training.state import init_state, make_optimizer
 from tests.training.step_test import MODEL
 
+pytestmark = pytest.mark.usefixtures("cheap_compilation")
+
 OPTIMIZER = make_optimizer(1e-3)
 
 

@@ -8,6 +8,8 @@ from hybridrl.models.hf import load_hf, named_arrays, save_hf
 from hybridrl.training.export import read_export, write_export
 from tests.training.step_test import MODEL
 
+pytestmark = pytest.mark.usefixtures("cheap_compilation")
+
 TIED = dataclasses.replace(MODEL, tie_embeddings=True)
 
 

@@ -15,6 +15,8 @@ from hybridrl.training.learner_config import LearnerConfig
 from tests.training.samples import make_sample, random_samples
 from tests.training.step_test import MODEL
 
+pytestmark = pytest.mark.usefixtures("cheap_compilation")
+
 
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory):

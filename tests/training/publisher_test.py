@@ -12,6 +12,8 @@ from hybridrl.models.hf import _from_named, named_arrays
 from hybridrl.training.publisher import Publisher
 from tests.training.step_test import MODEL
 
+pytestmark = pytest.mark.usefixtures("cheap_compilation")
+
 TIED = dataclasses.replace(MODEL, tie_embeddings=True)
 
 

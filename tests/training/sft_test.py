@@ -2,12 +2,15 @@ import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from hybridrl.models.decoder import init_params, logits
 from hybridrl.training.packing import empty_rows, pack_in_order
 from hybridrl.training.sft import sft_loss, sft_step
 from hybridrl.training.state import init_state, make_optimizer
 from tests.training.step_test import MODEL
+
+pytestmark = pytest.mark.usefixtures("cheap_compilation")
 
 RNG = np.random.default_rng(0)
 PAIRS = [

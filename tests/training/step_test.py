@@ -15,6 +15,8 @@ from hybridrl.training.state import init_state, make_optimizer
 from hybridrl.training.step import hyper, loss_and_sums, make_steps
 from tests.training.samples import random_samples
 
+pytestmark = pytest.mark.usefixtures("cheap_compilation")
+
 MODEL = ModelConfig(
   vocab_size=40,
   hidden_size=32,
