@@ -90,7 +90,7 @@ def pack(
   return WeightBundle(
     version=version,
     specs=tuple(specs),
-    checksum=zlib.crc32(memoryview(buffer)),
+    checksum=zlib.crc32(buffer.data),
     buffer=buffer,
     canary=canary,
   )
@@ -99,7 +99,7 @@ def pack(
 def unpack(bundle: WeightBundle) -> Iterator[tuple[str, np.ndarray]]:
   """Yields (name, view into the buffer); raises on a wrong checksum."""
   buffer = np.asarray(bundle.buffer)
-  found = zlib.crc32(memoryview(buffer))
+  found = zlib.crc32(buffer.data)
   if found != bundle.checksum:
     raise ValueError(
       f"weights of version {bundle.version} arrived damaged: crc32"
