@@ -17,7 +17,7 @@ if importlib.util.find_spec("vllm") is None:
 
 pytestmark = [pytest.mark.ray, pytest.mark.vllm]
 
-_R, _STEPS, _LONG_STEPS = 4, 6, 60
+_R, _STEPS, _LONG_STEPS = 4, 6, 30
 
 
 @pytest.fixture(scope="module")
