@@ -23,6 +23,7 @@ from hybridrl.rollout.vllm_admission import Turnstile
 from hybridrl.rollout.vllm_config import VllmConfig, configure_process
 from hybridrl.rollout.vllm_control import ControlLine
 from hybridrl.rollout.vllm_processes import EngineProcesses
+from hybridrl.rollout.vllm_sockets import EngineSockets
 from hybridrl.rollout.vllm_weight_file import WeightFile
 
 # The engine has nothing to save: it gets this long to end by itself, which has
@@ -50,6 +51,7 @@ class VllmReplica:
     self._engine: Any = None
     self._processes: EngineProcesses | None = None
     self._file = WeightFile(name)
+    self._sockets: EngineSockets | None = None
     self._turnstile = Turnstile(config.max_num_seqs)
     self._attempts: dict[str, _Attempt] = {}
     self._confirmed = asyncio.Event()
@@ -234,6 +236,8 @@ class VllmReplica:
       self._engine.shutdown = _nothing
       self._engine = None
     self._file.remove()
+    if self._sockets is not None:
+      self._sockets.remove()
 
   # Generation.
 
