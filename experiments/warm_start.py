@@ -32,8 +32,8 @@ def main(argv: list[str]) -> None:
   print(
     f"{_OUT.value}: sampled accuracy {report.accuracy:.2f} on held-out"
     f" problems, responses of {report.mean_response_tokens:.0f} tokens on"
-    f" average, {report.fact_steps} + {report.clean_steps} steps and"
-    f" {report.careless_rounds} careless rounds in {report.seconds:.0f} s"
+    f" average; {report.fact_steps} steps on facts, {report.problem_steps} on"
+    f" problems, {report.rounds} rounds, {report.seconds:.0f} s"
   )
 
 
