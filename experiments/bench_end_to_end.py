@@ -34,13 +34,13 @@ _POLICIES = flags.DEFINE_list(
 )
 _PAIRS = flags.DEFINE_integer("pairs", 5, "Interleaved pairs.", lower_bound=1)
 _UNPINNED = flags.DEFINE_integer(
-  "unpinned_runs", 3, "Runs of the un-pinned baseline.", lower_bound=0
+  "unpinned_runs", 2, "Runs of the un-pinned baseline.", lower_bound=0
 )
 _CYCLES = flags.DEFINE_integer(
-  "cycles", 8, "Cycles that are timed.", lower_bound=1
+  "cycles", 6, "Cycles that are timed.", lower_bound=1
 )
 _WARMUP = flags.DEFINE_integer(
-  "warmup_cycles", 3, "Cycles before the clock starts.", lower_bound=1
+  "warmup_cycles", 2, "Cycles before the clock starts.", lower_bound=1
 )
 _BASE = flags.DEFINE_string(
   "base_flagfile",
