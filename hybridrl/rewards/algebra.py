@@ -6,6 +6,7 @@ hostile input, and no time-out inside a process stops a long integer power.
 
 import logging
 import re
+from typing import Any
 
 from math_verify import parse, verify
 from math_verify.parser import LatexExtractionConfig
@@ -55,9 +56,7 @@ def equal(gold: str, answer: str) -> bool:
 
 
 def _parse(expression: str) -> list:
-  return parse(
-    f"\\boxed{{{to_latex(expression)}}}", _CONFIG, parsing_timeout=None
-  )
+  return parse(f"\\boxed{{{to_latex(expression)}}}", _CONFIG, parsing_timeout=0)
 
 
 def to_latex(expression: str) -> str:
@@ -94,7 +93,7 @@ def _same_exactly(gold: object, answer: object) -> bool:
   return simplify(nsimplify(difference, rational=True)) == 0
 
 
-def _bare(expression: Expr) -> Expr:
+def _bare(expression: Expr) -> Any:
   """Symbols without assumptions: the parser guesses them for each side."""
   return expression.xreplace(
     {s: Symbol(str(s)) for s in expression.free_symbols}
