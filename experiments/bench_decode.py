@@ -33,7 +33,9 @@ _MODEL = flags.DEFINE_string(
 )
 _CORE = flags.DEFINE_integer("core", 1, "Core that the replica is pinned to.")
 _CONCURRENCY = flags.DEFINE_list(
-  "concurrency", ["8", "16", "32", "64", "128", "256"], "Requests running at once."
+  "concurrency",
+  ["8", "16", "32", "64", "128", "256"],
+  "Requests running at once.",
 )
 _TOKENS = flags.DEFINE_integer(
   "tokens", 96, "Tokens of each response.", lower_bound=1

@@ -21,6 +21,7 @@ from absl import app, flags
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from experiments import inputs, run_flags, summary
+from experiments.peak_memory import PeakMemory
 from hybridrl.metrics.device_time import device_lanes
 from hybridrl.models.config import ModelConfig
 from hybridrl.reporting.composite import make_reporter
@@ -106,7 +107,8 @@ def main(argv: list[str]) -> None:
   run_dir.mkdir(parents=True, exist_ok=True)
   print(f"run directory: {run_dir}", flush=True)
   try:
-    result = asyncio.run(train(config, _read(config, model)))
+    with PeakMemory() as memory:
+      result = asyncio.run(train(config, _read(config, model)))
   except (KeyboardInterrupt, asyncio.CancelledError):
     _say(f"interrupted; go on with --run_dir={run_dir} --resume=auto")
     sys.exit(EXIT_INTERRUPTED)
@@ -115,8 +117,8 @@ def main(argv: list[str]) -> None:
     trace.write_text(traceback.format_exc())
     _say(f"error: {type(error).__name__}: {error}\n(trace: {trace})")
     sys.exit(EXIT_FAILURE)
-  summary.write(run_dir, result)
-  print(summary.table(run_dir, result))
+  summary.write(run_dir, result, memory.bytes)
+  print(summary.table(run_dir, result, memory.bytes))
 
 
 def parse_flags(argv: list[str]) -> list[str]:

@@ -17,15 +17,20 @@ def tenths(values: Sequence[float]) -> tuple[float, float]:
   return sum(first) / count, sum(last) / count
 
 
-def write(run_dir: pathlib.Path, result: RunResult) -> None:
+def write(
+  run_dir: pathlib.Path, result: RunResult, peak_memory_bytes: int
+) -> None:
   """Writes result.json, whole or not at all."""
   path = run_dir / "result.json"
   draft = path.with_suffix(".tmp")
-  draft.write_text(json.dumps(dataclasses.asdict(result), indent=1))
+  values = dataclasses.asdict(result) | {"peak_memory_bytes": peak_memory_bytes}
+  draft.write_text(json.dumps(values, indent=1))
   draft.replace(path)
 
 
-def table(run_dir: pathlib.Path, result: RunResult) -> str:
+def table(
+  run_dir: pathlib.Path, result: RunResult, peak_memory_bytes: int
+) -> str:
   """The result table of a run."""
   first, last = tenths(result.step_rewards)
   rows = [
@@ -61,6 +66,7 @@ def table(run_dir: pathlib.Path, result: RunResult) -> str:
       f"{result.moved_requests} / {result.aborted_requests}"
       f" ({result.reprefilled_tokens:,} tokens prefilled again)",
     ),
+    ("peak memory", f"{peak_memory_bytes / 2**30:.1f} GiB, all processes"),
     ("checkpoint", result.checkpoint or "none"),
     ("weights", result.export or "none"),
     ("run directory", str(run_dir)),

@@ -20,7 +20,7 @@ from hybridrl.runtime.config import RunConfig
 from hybridrl.runtime.controller import DynamicResourceController, Switch
 from hybridrl.runtime.ledger import Ledger
 from hybridrl.runtime.message_queue import MessageQueue
-from hybridrl.runtime.parts import Parts
+from hybridrl.runtime.parts import Limits, Parts
 from hybridrl.runtime.policy_runner import PolicyRunner
 from hybridrl.runtime.replica_set import ReplicaSet
 from hybridrl.runtime.rollouter import RolloutConfig, Rollouter
@@ -68,13 +68,7 @@ def assemble(
   limits, reporter = parts.limits, parts.reporter
   waits = Waits(clock)
   balancer = LoadBalancer()
-  ledger = Ledger(
-    required_samples=config.required_samples,
-    trigger_parameter_sync_step=config.trigger_parameter_sync_step,
-    staleness_threshold=config.staleness_threshold,
-    concurrent_samples_per_replica=config.concurrent_samples_per_replica,
-    target_samples=config.total_training_steps * config.required_samples,
-  )
+  ledger = _ledger(config)
   queue = MessageQueue(ledger, ledger.max_required_samples, waits.notify)
   replicas = ReplicaSet(
     parts.standalone,
@@ -85,16 +79,7 @@ def assemble(
     on_event=reporter.event,
   )
   mode = WeightUpdateMode(config.weight_update_mode)
-  client = GenerationClient(
-    replicas.all,
-    balancer,
-    partial_rollout=config.partial_rollout,
-    weight_update_mode=mode,
-    clock=clock,
-    # Where all replicas are hybrid, requests wait while the learner trains.
-    wait_timeout_s=limits.train_s + limits.publish_s + limits.save_s,
-    on_replica_failed=replicas.fail,
-  )
+  client = _client(config, limits, replicas, balancer, clock)
   weights = WeightSync(
     replicas,
     balancer,
@@ -130,14 +115,7 @@ def assemble(
     temperature=config.temperature, stop_token_ids=parts.stop_token_ids
   )
   rollouter = Rollouter(
-    RolloutConfig(
-      rollout_n=config.rollout_n,
-      max_response_length=config.max_response_length,
-      sampling=sampling,
-      filter_groups=config.filter_groups,
-      failures_in_a_row=limits.failures_in_a_row,
-      alike_in_a_row=limits.alike_in_a_row,
-    ),
+    _rollout_config(config, limits, sampling),
     ledger=ledger,
     queue=queue,
     cursor=parts.cursor,
@@ -164,6 +142,48 @@ def assemble(
     runner=runner,
     controller=controller,
     rollouter=rollouter,
+  )
+
+
+def _ledger(config: RunConfig) -> Ledger:
+  return Ledger(
+    required_samples=config.required_samples,
+    trigger_parameter_sync_step=config.trigger_parameter_sync_step,
+    staleness_threshold=config.staleness_threshold,
+    concurrent_samples_per_replica=config.concurrent_samples_per_replica,
+    target_samples=config.total_training_steps * config.required_samples,
+  )
+
+
+def _client(
+  config: RunConfig,
+  limits: Limits,
+  replicas: ReplicaSet,
+  balancer: LoadBalancer,
+  clock: Callable[[], float],
+) -> GenerationClient:
+  return GenerationClient(
+    replicas.all,
+    balancer,
+    partial_rollout=config.partial_rollout,
+    weight_update_mode=WeightUpdateMode(config.weight_update_mode),
+    clock=clock,
+    # Where all replicas are hybrid, requests wait while the learner trains.
+    wait_timeout_s=limits.train_s + limits.publish_s + limits.save_s,
+    on_replica_failed=replicas.fail,
+  )
+
+
+def _rollout_config(
+  config: RunConfig, limits: Limits, sampling: SamplingConfig
+) -> RolloutConfig:
+  return RolloutConfig(
+    rollout_n=config.rollout_n,
+    max_response_length=config.max_response_length,
+    sampling=sampling,
+    filter_groups=config.filter_groups,
+    failures_in_a_row=limits.failures_in_a_row,
+    alike_in_a_row=limits.alike_in_a_row,
   )
 
 

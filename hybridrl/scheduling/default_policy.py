@@ -71,62 +71,13 @@ def default(deactivate_ratio: Any = 0.3) -> SchedulingPolicy:
       num_cycles=jnp.int32(0),
     )
 
-  def sync_end(
-    context: Context, state: DefaultState
-  ) -> tuple[Decision, DefaultState]:
-    seconds_per_sample = _seconds_per_sample(context, state)
-    gap = sample_gap(state.ratio, context)
-    behind = is_behind(gap)
-    pays = gap * seconds_per_sample > _switch_cost_s(state)
-    lend = (behind & pays) | context.only_hybrid
-    reason = jnp.where(
-      behind,
-      jnp.where(pays, Reason.LEND_BEHIND, Reason.STAY_TOO_COSTLY),
-      Reason.STAY_ON_PACE,
-    )
-    decision = make_decision(
-      lend=jnp.where(lend, context.num_hybrid, 0),
-      wait_samples=jnp.where(lend, wait_threshold(state.ratio, context), 0),
-      rebalance=lend,
-      reason=jnp.where(context.only_hybrid, Reason.ONLY_HYBRID, reason),
-    )
-    return decision, state._replace(seconds_per_sample=seconds_per_sample)
-
-  def step_start(
-    context: Context, state: DefaultState
-  ) -> tuple[Decision, DefaultState]:
-    return reclaim_at(context, wait_threshold(state.ratio, context)), state
-
   def cycle_end(
     context: Context, state: DefaultState
   ) -> tuple[Decision, DefaultState]:
-    waited = jnp.sum(context.step_wait_samples)
-    share = waited / context.step_required_samples
-    step = jnp.where(
-      waited > 0,
-      jnp.clip(share, MIN_RATIO_STEP, MAX_RATIO_STEP),
-      -MIN_RATIO_STEP,
-    )
-    floor = jnp.minimum(
-      jnp.asarray(deactivate_ratio, jnp.float32),
-      context.required_samples / context.step_required_samples,
-    )
-    # The queue is empty when a run begins, so the waits of the first cycle say
-    # nothing about the load.
-    frozen = context.only_hybrid | (state.num_cycles == 0)
-    ratio = jnp.where(
-      frozen, state.ratio, jnp.clip(state.ratio + step, floor, 1.0)
-    )
-    cost = context.last_activate_duration_s + context.last_deactivate_duration_s
-    costs = jnp.where(
-      cost > 0,
-      jnp.append(state.switch_costs_s[1:], cost),
-      state.switch_costs_s,
-    )
     state = DefaultState(
-      ratio=ratio,
+      ratio=_next_ratio(context, state, deactivate_ratio),
       seconds_per_sample=_seconds_per_sample(context, state),
-      switch_costs_s=costs,
+      switch_costs_s=_next_switch_costs(context, state),
       num_cycles=state.num_cycles + 1,
     )
     return make_decision(lend=context.hybrid_active), state
@@ -134,11 +85,74 @@ def default(deactivate_ratio: Any = 0.3) -> SchedulingPolicy:
   return SchedulingPolicy(
     init,
     by_phase(
-      sync_end=sync_end,
-      step_start=step_start,
-      event=step_start,
+      sync_end=_sync_end,
+      step_start=_step_start,
+      event=_step_start,
       cycle_end=cycle_end,
     ),
+  )
+
+
+def _sync_end(
+  context: Context, state: DefaultState
+) -> tuple[Decision, DefaultState]:
+  """Lends if samples are missing and that costs more than switching."""
+  seconds_per_sample = _seconds_per_sample(context, state)
+  gap = sample_gap(state.ratio, context)
+  behind = is_behind(gap)
+  pays = gap * seconds_per_sample > _switch_cost_s(state)
+  lend = (behind & pays) | context.only_hybrid
+  reason = jnp.where(
+    behind,
+    jnp.where(pays, Reason.LEND_BEHIND, Reason.STAY_TOO_COSTLY),
+    Reason.STAY_ON_PACE,
+  )
+  decision = make_decision(
+    lend=jnp.where(lend, context.num_hybrid, 0),
+    wait_samples=jnp.where(lend, wait_threshold(state.ratio, context), 0),
+    rebalance=lend,
+    reason=jnp.where(context.only_hybrid, Reason.ONLY_HYBRID, reason),
+  )
+  return decision, state._replace(seconds_per_sample=seconds_per_sample)
+
+
+def _step_start(
+  context: Context, state: DefaultState
+) -> tuple[Decision, DefaultState]:
+  """Keeps lending until the ratio's share of S is there; also on events."""
+  return reclaim_at(context, wait_threshold(state.ratio, context)), state
+
+
+def _next_ratio(
+  context: Context, state: DefaultState, given_ratio: Any
+) -> jax.Array:
+  """Up by what had to be waited for, down by the smallest step after none."""
+  waited = jnp.sum(context.step_wait_samples)
+  share = waited / context.step_required_samples
+  step = jnp.where(
+    waited > 0,
+    jnp.clip(share, MIN_RATIO_STEP, MAX_RATIO_STEP),
+    -MIN_RATIO_STEP,
+  )
+  floor = jnp.minimum(
+    jnp.asarray(given_ratio, jnp.float32),
+    context.required_samples / context.step_required_samples,
+  )
+  # The queue is empty when a run begins, so the waits of the first cycle say
+  # nothing about the load.
+  frozen = context.only_hybrid | (state.num_cycles == 0)
+  return jnp.where(
+    frozen, state.ratio, jnp.clip(state.ratio + step, floor, 1.0)
+  )
+
+
+def _next_switch_costs(context: Context, state: DefaultState) -> jax.Array:
+  """The last costs, with this cycle's if it had any."""
+  cost = context.last_activate_duration_s + context.last_deactivate_duration_s
+  return jnp.where(
+    cost > 0,
+    jnp.append(state.switch_costs_s[1:], cost),
+    state.switch_costs_s,
   )
 
 

@@ -16,14 +16,12 @@ from hypothesis import strategies as st
 from hybridrl import scheduling
 from hybridrl.data.cursor import PromptCursor
 from hybridrl.data.sample import Response, Sample
-from hybridrl.metrics import METRICS
 from hybridrl.rollout.workflow import response_key
 from hybridrl.runtime.policy_runner import replay
 from hybridrl.scheduling import Fleet
 from hybridrl.testing import scripted_text
 from hybridrl.testing.scripted_grader import ScriptedGrader, hashed_reward
 from hybridrl.testing.scripted_learner import ScriptedLearner
-from hybridrl.testing.scripted_replica import ScriptedTimes
 from hybridrl.testing.scripted_run import (
   cached_policy,
   make_prompts,
@@ -32,73 +30,10 @@ from hybridrl.testing.scripted_run import (
   small_config,
 )
 from hybridrl.testing.virtual_loop import run_virtual
+from tests.runtime.run_laws import check_laws
 
 POLICIES = sorted(scheduling.POLICIES)
 ONLY_HYBRID = {"rollout_nnodes": 0}
-
-
-def check_laws(run):
-  """What holds at the end of any run that was not interrupted."""
-  config, result, learner = run.config, run.result, run.learner
-  # Each sample once, each micro-step full but the last.
-  assert len(set(run.trained_ids)) == len(run.trained_ids)
-  r = config.required_samples
-  assert all(len(batch) == r for batch in learner.batches[:-1])
-  assert all(list(b) == sorted(b) for b in learner.batches)
-  assert result.steps == learner.steps == len(learner.batches)
-  assert result.trained_samples == len(run.trained_ids)
-  # Versions count up from 1; the last update is published, saved, exported.
-  assert learner.published == list(range(1, result.version + 1))
-  methods = [method for _, method in learner.log]
-  assert methods[-2:] == ["save", "export"]
-  assert methods.count("train") == result.steps
-  last_train = len(methods) - 1 - methods[::-1].index("train")
-  assert "publish" in methods[last_train:]
-  # Everything was stopped.
-  assert learner.stopped and run.grader.closed
-  for replica in (*run.standalone, *run.hybrid):
-    assert replica.state == "stopped"
-    assert replica.num_in_flight == 0
-  # I4 and the oracle: each response is the one that its versions determine.
-  for sample in (s for batch in learner.trained for s in batch):
-    assert sample.prompt == run.cursor.prompt_at(sample.sample_id)
-    for index, response in enumerate(sample.responses):
-      ids, log_probs = scripted_text.expected(
-        response_key(sample.sample_id, index),
-        sample.prompt.token_ids,
-        response.versions,
-      )
-      assert (response.token_ids == ids).all()
-      assert (response.log_probs == log_probs).all()
-      assert len(response.token_ids) <= config.max_response_length
-  check_metrics(run)
-
-
-def check_metrics(run):
-  """X10 and the names."""
-  k = run.config.trigger_parameter_sync_step
-  seen = []
-  for step, version, values in run.reporter.cycles():
-    seen.append((version, step))
-    assert [n for n in values if n not in METRICS] == []
-    assert all(math.isfinite(v) for v in values.values())
-    assert values["fully_async/count/current_param_version"] == version + 1
-    assert values["training/global_step"] == step
-    samples = sum(
-      len(b) for b in run.learner.batches[(version - 1) * k : version * k]
-    )
-    assert values["training/num_samples"] == samples
-    for name in (
-      "dynamic_resource/train_resource_utilization",
-      "dynamic_resource/rollout_resource_utilization",
-      "dynamic_resource/resource_utilization",
-      "fully_async/trainer/idle_ratio",
-      "fully_async/rollouter/idle_ratio",
-    ):
-      assert 0.0 <= values[name] <= 1.0, name
-  steps = run.result.steps
-  expected = [min(i * k, steps) for i in range(1, math.ceil(steps / k) + 1)]
-  assert seen == [(i, step) for i, step in enumerate(expected, start=1)]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -441,117 +376,6 @@ def test_rewards_are_recorded_before_the_filter(tmp_path):
   assert filtered == list(run.result.step_rewards) and len(filtered) == 10
   graded = [sum(g) / len(g) for g in grader.grades]
   assert total / count == pytest.approx(sum(graded) / len(graded), abs=0.15)
-
-
-def test_switches_are_timed_and_counted(tmp_path):
-  run = run_scripted(
-    small_config(dynamic_schedule_policy="always", total_training_steps=8),
-    tmp_path,
-  )
-  cycles = [values for _, _, values in run.reporter.cycles()]
-  # The first activation comes before the first cycle.
-  in_cycles = sum(v.get("dynamic_resource/activations", 0) for v in cycles)
-  assert run.result.activations == 4 and in_cycles == 3
-  assert sum(v.get("timing_s/deactivate", 0) for v in cycles) == pytest.approx(
-    run.result.reclaim_s
-  )
-  assert run.result.reclaim_s == pytest.approx(4 * (0.005 + 0.105))
-  moved = sum(v["fully_async/count/moved_requests"] for v in cycles)
-  assert 0 < moved <= run.result.moved_requests
-  tokens = sum(v["fully_async/count/generated_tokens"] for v in cycles)
-  assert tokens <= run.result.generated_tokens
-  lent = [s for s in run.reporter.snapshots if s.lent]
-  assert lent and lent[-1].last_activate_s > 0
-
-
-def test_lending_saves_time_where_generation_is_the_bottleneck(tmp_path):
-  times = ScriptedTimes(step_s=lambda n: 0.05)
-
-  def wall_s(policy):
-    run = run_scripted(
-      small_config(dynamic_schedule_policy=policy, total_training_steps=40),
-      tmp_path / policy,
-      times=times,
-      train_s=2.0,
-    )
-    return run.result.wall_s
-
-  assert wall_s("default") < 0.9 * wall_s("static_fully_async")
-
-
-def test_a_policy_may_lend_in_the_middle_of_a_cycle(tmp_path):
-  late = scheduling.SchedulingPolicy(
-    init=lambda fleet: (),
-    decide=scheduling.by_phase(
-      step_start=lambda c, s: (
-        scheduling.make_decision(lend=1, wait_samples=4),
-        s,
-      ),
-      event=lambda c, s: (scheduling.make_decision(lend=0), s),
-    ),
-  )
-  run = run_scripted(small_config(), tmp_path, policy=late)
-  check_laws(run)
-  assert run.result.activations >= 4
-  loads = [c for _, c in run.hybrid[0].history if c.startswith("load")]
-  # Two activations a cycle load the same, last published version.
-  versions = [int(c.split()[1]) for c in loads]
-  assert versions == sorted(versions)
-  assert len(versions) > len(set(versions))
-
-
-def test_a_recheck_asks_again_in_time(tmp_path):
-  def decision(c, s):
-    lend = (c.elapsed_s < 5.0).astype("int32")
-    return scheduling.make_decision(lend=lend, recheck_s=0.5), s
-
-  policy = scheduling.SchedulingPolicy(
-    init=lambda fleet: (),
-    decide=scheduling.by_phase(step_start=decision, event=decision),
-  )
-  run = run_scripted(
-    small_config(total_training_steps=2), tmp_path, policy=policy
-  )
-  events = [r for r in run.reporter.decisions if r["phase"] == "EVENT"]
-  gaps = [
-    b["context"]["elapsed_s"] - a["context"]["elapsed_s"]
-    for a, b in itertools.pairwise(events)
-  ]
-  assert len(events) >= 4 and max(gaps) < 1.0
-  check_laws(run)
-
-
-class SeedStyle(scheduling.DynamicSchedulePolicyBase):
-  """The example of the seed's section 6."""
-
-  def __init__(self, deactivate_ratio=0.5, only_hybrid=False):
-    self.deactivate_ratio = deactivate_ratio
-    self.only_hybrid = only_hybrid
-
-  def should_deactivate(self, global_steps, is_hybrid_active, ctx):
-    return is_hybrid_active
-
-  def deactivate_wait_samples(self, ctx):
-    return int(
-      ctx.required_samples
-      * ctx.trigger_parameter_sync_step
-      * self.deactivate_ratio
-    )
-
-  def should_activate_after_step(self, global_steps, is_hybrid_active, ctx):
-    return ctx.total_generated_samples < (
-      ctx.expected_samples + ctx.buffer_samples
-    )
-
-
-@pytest.mark.parametrize("fleet", [{}, ONLY_HYBRID])
-def test_a_class_in_the_seeds_style_runs_live(fleet, tmp_path):
-  policy = scheduling.SeedStylePolicy(SeedStyle, 0.5)
-  run = run_scripted(
-    small_config(total_training_steps=10, **fleet), tmp_path, policy=policy
-  )
-  check_laws(run)
-  assert run.result.steps == 10
 
 
 @settings(
