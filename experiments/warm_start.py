@@ -10,6 +10,7 @@ import sys
 
 from absl import app, flags
 
+from hybridrl.rewards.answers import is_right
 from hybridrl.training.warm_start import WarmStartFailed, warm_start
 
 _OUT = flags.DEFINE_string(
@@ -24,7 +25,10 @@ def main(argv: list[str]) -> None:
   del argv
   try:
     report = warm_start(
-      _OUT.value, _SEED.value, progress=lambda line: print(line, flush=True)
+      _OUT.value,
+      _SEED.value,
+      is_right=is_right,
+      progress=lambda line: print(line, flush=True),
     )
   except (OSError, WarmStartFailed) as error:
     print(f"warm start failed: {error}", file=sys.stderr)

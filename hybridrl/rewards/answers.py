@@ -101,3 +101,9 @@ def compare_exactly(gold: str, answer: str) -> bool | None:
   if gold_number is not None and answer_number is not None:
     return gold_number == answer_number
   return None
+
+
+def is_right(gold: str, text: str) -> bool:
+  """Whether a response's answer equals a numeric gold answer exactly."""
+  answer = extract_answer(text)
+  return answer is not None and compare_exactly(gold, answer) is True

@@ -38,7 +38,6 @@ from hybridrl.data.tokenizer import (
 from hybridrl.models.config import ModelConfig
 from hybridrl.models.decoder import Params, init_params
 from hybridrl.models.hf import save_hf
-from hybridrl.rewards.answers import compare_exactly, extract_answer
 from hybridrl.training.demonstrations import fact_rows, problem_rows
 from hybridrl.training.packing import PackedRows
 from hybridrl.training.sampler import sample
@@ -144,6 +143,7 @@ def warm_start(
   out_dir: str | pathlib.Path,
   seed: int,
   *,
+  is_right: Callable[[str, str], bool],
   options: WarmStartConfig = WarmStartConfig(),
   progress: Callable[[str], None] = print,
 ) -> WarmStartReport:
@@ -152,6 +152,7 @@ def warm_start(
   Args:
     out_dir: the folder; weights are written last and at once.
     seed: of the initial weights, the problems and the measurement.
+    is_right: (gold answer, response text) -> whether the response is right.
     options: see WarmStartConfig.
     progress: told one line every few seconds.
 
@@ -161,7 +162,7 @@ def warm_start(
   start_s = time.monotonic()
   out_dir = pathlib.Path(out_dir)
   save_embedded_tokenizer(out_dir, embedded.words())
-  trainer = _Trainer(load_tokenizer(out_dir), seed, options, progress)
+  trainer = _Trainer(load_tokenizer(out_dir), seed, is_right, options, progress)
   fact_steps = trainer.learn_facts()
   problem_steps = trainer.learn_problems()
   slip_rate = 0.0
@@ -280,12 +281,14 @@ class _Trainer:
     self,
     tokenizer: ChatTokenizer,
     seed: int,
+    is_right: Callable[[str, str], bool],
     options: WarmStartConfig,
     progress: Callable[[str], None],
   ):
     self.config = model_config(tokenizer)
     self._tokenizer = tokenizer
     self._seed = seed
+    self._is_right = is_right
     self._options = options
     self._progress = progress
     self._rng = np.random.default_rng([seed, 1])
@@ -364,11 +367,10 @@ class _Trainer:
       max_new_tokens=options.max_new_tokens,
     )
     right = [
-      compare_exactly(
+      self._is_right(
         row["reward_model"]["ground_truth"],
-        extract_answer(self._tokenizer.decode(response.token_ids)) or "",
+        self._tokenizer.decode(response.token_ids),
       )
-      is True
       for row, response in zip(rows, responses, strict=True)
     ]
     mean_tokens = np.mean([len(r.token_ids) for r in responses])

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hybridrl.rewards.answers import (
   compare_exactly,
   extract_answer,
+  is_right,
   parse_number,
 )
 
@@ -136,3 +137,16 @@ def test_a_balanced_box_is_returned_whole(inner):
   if depth or escaped:
     return
   assert extract_answer(f"so \\boxed{{{inner}}}.") == inner.strip()
+
+
+@pytest.mark.parametrize(
+  ("gold", "text", "expected"),
+  [
+    ("7", "3+4=7\nAnswer: 7", True),
+    ("7", "Answer: 8", False),
+    ("7", "seven", False),
+    ("1/2", r"\boxed{0.5}", True),
+  ],
+)
+def test_is_right(gold, text, expected):
+  assert is_right(gold, text) is expected

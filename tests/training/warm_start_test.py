@@ -4,6 +4,7 @@ import pytest
 from hybridrl.data import embedded
 from hybridrl.data.tokenizer import load_tokenizer
 from hybridrl.models.hf import load_hf
+from hybridrl.rewards.answers import is_right
 from hybridrl.training import warm_start as ws
 
 
@@ -41,7 +42,9 @@ _QUICK = {
 def test_a_short_run_writes_a_whole_model_folder(tmp_path):
   lines = []
   options = ws.WarmStartConfig(**_QUICK | {"problem_loss": 3.0, "tolerance": 1})
-  report = ws.warm_start(tmp_path, 0, options=options, progress=lines.append)
+  report = ws.warm_start(
+    tmp_path, 0, is_right=is_right, options=options, progress=lines.append
+  )
   # ln(320) = 5.8 at the start: below 3 it has learnt something.
   assert report.fact_steps == ws.WINDOW
   assert ws.WINDOW < report.problem_steps < 200
@@ -69,7 +72,13 @@ def test_a_short_run_writes_a_whole_model_folder(tmp_path):
 def test_a_failure_says_how_far_it_came(tmp_path, change, message):
   options = ws.WarmStartConfig(**_QUICK | change)
   with pytest.raises(ws.WarmStartFailed, match=message):
-    ws.warm_start(tmp_path, 0, options=options, progress=lambda line: None)
+    ws.warm_start(
+      tmp_path,
+      0,
+      is_right=is_right,
+      options=options,
+      progress=lambda line: None,
+    )
   # A half-made folder is not taken for a model.
   assert not (tmp_path / "model.safetensors").exists()
 
@@ -77,6 +86,6 @@ def test_a_failure_says_how_far_it_came(tmp_path, change, message):
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_model_is_right_some_of_the_time(tmp_path, seed):
-  report = ws.warm_start(tmp_path, seed)
+  report = ws.warm_start(tmp_path, seed, is_right=is_right)
   assert 0.3 <= report.accuracy <= 0.6
   assert 60 <= report.mean_response_tokens <= 90
