@@ -51,7 +51,7 @@ _EXTRA = flags.DEFINE_multi_string(
   "extra_flag", [], "Further flag of every run, such as --rollout_n=4."
 )
 _OUT = flags.DEFINE_string("out", "runs/bench", "Folder of everything written.")
-_SEED = flags.DEFINE_integer("seed", 0, "Seed of pair 0; pair i adds i.")
+_SEED = flags.DEFINE_integer("first_seed", 0, "Seed of pair 0; pair i adds i.")
 
 _RUN_TIMEOUT_S = 1200.0
 _REWARD_MARGIN = 0.05

@@ -1,8 +1,6 @@
-"""The fleet of a run without a driver: scripted replicas, real runtime."""
+"""Scripted replicas that serve, for tests of what stands in front of them."""
 
 import asyncio
-import math
-from typing import Any
 
 import numpy as np
 
@@ -10,149 +8,106 @@ from hybridrl.models import bundle as bundle_lib
 from hybridrl.rollout.balancer import LoadBalancer
 from hybridrl.rollout.client import GenerationClient
 from hybridrl.rollout.replica import (
-  ReplicaState,
+  GenerationResult,
   SamplingConfig,
   WeightUpdateMode,
 )
-from hybridrl.runtime.controller import (
-  DynamicResourceController,
-  FleetState,
-  Switch,
-)
-from hybridrl.runtime.parts import Limits
-from hybridrl.runtime.policy_runner import LiveDecision
-from hybridrl.runtime.replica_set import ReplicaSet
-from hybridrl.runtime.waiting import Waits
-from hybridrl.runtime.weight_sync import WeightSync
-from hybridrl.testing.recording_reporter import RecordingReporter
-from hybridrl.testing.scripted_replica import ScriptedReplica
-from hybridrl.testing.scripted_text import fixed_length
+from hybridrl.testing import scripted_text
+from hybridrl.testing.scripted_replica import ScriptedReplica, ScriptedTimes
 
-PROMPT = np.array([1, 2, 3], np.int32)
+STOP_TOKEN_ID = 7
+SAMPLING = SamplingConfig(stop_token_ids=(STOP_TOKEN_ID,))
 
 
-def want(
-  lend: int, *, drain_s: float = 0.0, rebalance: bool = True
-) -> LiveDecision:
-  """A decision to lend so many replicas."""
-  return LiveDecision(
-    lend=lend,
-    wait_samples=0,
-    recheck_s=math.inf,
-    drain_s=drain_s,
-    rebalance=rebalance,
-    reason=0,
-  )
+def scripted_bundle(version: int) -> bundle_lib.WeightBundle:
+  """Valid weights of a version; their bytes depend on it."""
+  weights = np.arange(8, dtype=np.float32) + version
+  return bundle_lib.pack([("weight", weights)], version)
 
 
-def make_bundle(version: int) -> bundle_lib.WeightBundle:
-  """Some weights."""
-  return bundle_lib.pack([("w", np.arange(8, dtype=np.float32))], version)
+def scripted_prompt(i: int, length: int = 5) -> np.ndarray:
+  """[length] int32, different for every i below 10^4."""
+  digits = [i // 10**d % 10 for d in range(length)]
+  return np.asarray(digits, np.int32) + 20
+
+
+async def started(
+  name: str,
+  *,
+  lengths: scripted_text.Lengths | None = None,
+  times: ScriptedTimes | None = None,
+  version: int = 0,
+) -> ScriptedReplica:
+  """An AWAKE replica with weights."""
+  replica = ScriptedReplica(name, lengths=lengths, times=times)
+  await replica.start()
+  await replica.load_weights(scripted_bundle(version), WeightUpdateMode.KEEP)
+  return replica
+
+
+async def wake(replica: ScriptedReplica, version: int = 0) -> None:
+  """Sleeping to AWAKE, in the order of the life cycle."""
+  await replica.wake_weights()
+  await replica.load_weights(scripted_bundle(version), WeightUpdateMode.KEEP)
+  await replica.wake_kv_cache()
 
 
 class ScriptedFleet:
-  """Replicas around a real controller, holding weights of version 1.
+  """Routable replicas with a client in front.
 
-  Has to be made in a running loop, and started.
-
-  Args:
-    num_standalone, num_hybrid: replicas of each kind.
-    length: of every response, in tokens.
-    enable_rebalance, custom_rebalance: see DynamicResourceController.
+  Attributes:
+    replicas: by name.
+    balancer: knows all of them.
+    client: generates on them.
+    failed: (name, error) of every report of a failure.
   """
 
-  def __init__(
-    self,
-    num_standalone: int = 1,
-    num_hybrid: int = 2,
-    length: int = 100,
-    *,
-    enable_rebalance: bool = True,
-    custom_rebalance: Any = None,
-  ):
-    loop = asyncio.get_running_loop()
-    lengths = fixed_length(length)
-    self.standalone = [
-      ScriptedReplica(f"standalone-{i}", lengths=lengths)
-      for i in range(num_standalone)
-    ]
-    self.hybrid = [
-      ScriptedReplica(f"hybrid-{i}", lengths=lengths) for i in range(num_hybrid)
-    ]
-    self.reporter = RecordingReporter()
-    self.waits = Waits(loop.time)
+  def __init__(self, replicas: list[ScriptedReplica], **client_options):
+    self.replicas = {replica.name: replica for replica in replicas}
     self.balancer = LoadBalancer()
-    self.limits = Limits(switch_s=5.0, stop_s=2.0)
-    self.replicas = ReplicaSet(
-      self.standalone,
-      self.hybrid,
-      balancer=self.balancer,
-      waits=self.waits,
-      stop_s=self.limits.stop_s,
-      on_event=self.reporter.event,
-    )
+    self.failed: list[tuple[str, Exception]] = []
+    for name in self.replicas:
+      self.balancer.add(name)
+    options = {
+      "clock": asyncio.get_running_loop().time,
+      "wait_timeout_s": 60.0,
+      "on_replica_failed": lambda name, e: self.failed.append((name, e)),
+    }
     self.client = GenerationClient(
-      self.replicas.all,
-      self.balancer,
-      clock=loop.time,
-      wait_timeout_s=1000.0,
-      on_replica_failed=self.replicas.fail,
-    )
-    self.weights = WeightSync(
-      self.replicas,
-      self.balancer,
-      mode=WeightUpdateMode.KEEP,
-      waits=self.waits,
-      load_s=self.limits.switch_s,
-      clock=loop.time,
-      reporter=self.reporter,
-    )
-    self.switches: list[Switch] = []
-    self.controller = DynamicResourceController(
-      replicas=self.replicas,
-      balancer=self.balancer,
-      client=self.client,
-      weights=self.weights,
-      enable_rebalance=enable_rebalance,
-      custom_rebalance=custom_rebalance,
-      waits=self.waits,
-      limits=self.limits,
-      clock=loop.time,
-      reporter=self.reporter,
-      on_switch=self.switches.append,
+      self.replicas, self.balancer, **(options | client_options)
     )
 
-  async def start(self) -> "ScriptedFleet":
-    for replica in (*self.standalone, *self.hybrid):
-      await replica.start()
-    for replica in self.hybrid:
-      await replica.sleep()
-    self.weights.published(make_bundle(1))
-    await self.weights.load_standalone()
-    return self
+  async def generate(
+    self, i: int, max_new_tokens: int = 10_000
+  ) -> GenerationResult:
+    """Response i, to prompt i, checked against the oracle."""
+    prompt, key = scripted_prompt(i), str(i)
+    result = await self.client.generate(prompt, max_new_tokens, SAMPLING, key)
+    check_text(result, key, prompt)
+    return result
 
-  def generate(self, count: int) -> list[asyncio.Task]:
-    """Starts so many responses of `length` tokens."""
-    return [
-      asyncio.create_task(
-        self.client.generate(PROMPT, 1000, SamplingConfig(), f"r-{i}")
-      )
-      for i in range(count)
-    ]
 
-  def check_truth(self) -> None:
-    """What is routable is awake with the last weights; the rest is not awake.
+async def scripted_fleet(
+  num: int,
+  *,
+  lengths: scripted_text.Lengths | None = None,
+  times: ScriptedTimes | None = None,
+  **client_options,
+) -> ScriptedFleet:
+  """Replicas s0, s1, ... that serve version 0."""
+  replicas = [
+    await started(f"s{i}", lengths=lengths, times=times) for i in range(num)
+  ]
+  return ScriptedFleet(replicas, **client_options)
 
-    These are the replicas' own states, not what anybody noted of them.
-    """
-    routable = set(self.balancer.routable())
-    for replica in (*self.standalone, *self.hybrid):
-      if replica.name in routable:
-        assert replica.state is ReplicaState.AWAKE, replica.name
-        assert replica.version >= self.weights.bundle.version
-      elif replica.name in self.replicas.hybrid:
-        assert replica.state is not ReplicaState.AWAKE, replica.name
-    lent = [r.name for r in self.hybrid if r.name in routable]
-    assert list(self.controller.lent) == lent
-    active = self.controller.state is FleetState.HYBRID_ACTIVE
-    assert active == bool(lent)
+
+def check_text(result: GenerationResult, key: str, prompt: np.ndarray) -> None:
+  """Asserts that not a token is lost, doubled, moved or relabelled."""
+  stop = STOP_TOKEN_ID if result.finish_reason == "stop" else None
+  token_ids, log_probs = scripted_text.expected(
+    key, prompt, result.versions, stop_token_id=stop
+  )
+  np.testing.assert_array_equal(result.token_ids, token_ids)
+  np.testing.assert_array_equal(result.log_probs, log_probs)
+  assert len(result.kv_versions) == len(result.token_ids)
+  assert np.all(result.kv_versions <= result.versions)

@@ -7,6 +7,7 @@ Laws:
 """
 
 import bisect
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -109,10 +110,11 @@ def batch_shapes(
 
 
 class _Row:
-  """A row being filled."""
+  """A row being filled; `serial` breaks ties, so that plans are repeatable."""
 
-  def __init__(self, length: int):
+  def __init__(self, length: int, serial: int):
     self.free = length
+    self.serial = serial
     self.sequences: list[int] = []
 
   def add(self, index: int, length: int) -> None:
@@ -142,7 +144,8 @@ def plan_batches(lengths: Sequence[int], shapes: Sequence[Shape]) -> Plan:
       )
   rows: list[list[_Row]] = [[] for _ in shapes]
   order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
-  _fill(rows, order, lengths, limits)
+  serials = itertools.count()
+  _fill(rows, order, lengths, limits, serials)
   used = [k for k, kind in enumerate(rows) if kind]
   for kind, longer in zip(used, used[1:], strict=False):
     left_over = len(rows[kind]) % shapes[kind].num_rows
@@ -152,16 +155,18 @@ def plan_batches(lengths: Sequence[int], shapes: Sequence[Shape]) -> Plan:
     moved = [i for r in rows[kind][-left_over:] for i in r.sequences]
     del rows[kind][-left_over:]
     moved.sort(key=lambda i: (-lengths[i], i))
-    _fill(rows, moved, lengths, limits, only=longer)
+    _fill(rows, moved, lengths, limits, serials, only=longer)
   return _number(rows, shapes, lengths)
 
 
-def _fill(rows, order, lengths, limits, only: int | None = None) -> None:
+def _fill(
+  rows, order, lengths, limits, serials, only: int | None = None
+) -> None:
   """Best fit over the open rows; opens the shortest row that takes it."""
   # Open rows by free tokens, so that the best fit is one bisection away.
   kinds = range(len(rows)) if only is None else (only,)
   opened = sorted(
-    ((row.free, id(row), row) for k in kinds for row in rows[k]),
+    ((row.free, row.serial, row) for k in kinds for row in rows[k]),
     key=lambda entry: entry[:2],
   )
   for index in order:
@@ -171,10 +176,10 @@ def _fill(rows, order, lengths, limits, only: int | None = None) -> None:
       _, _, row = opened.pop(at)
     else:
       kind = bisect.bisect_left(limits, length) if only is None else only
-      row = _Row(limits[kind])
+      row = _Row(limits[kind], next(serials))
       rows[kind].append(row)
     row.add(index, length)
-    bisect.insort(opened, (row.free, id(row), row), key=lambda e: e[0])
+    bisect.insort(opened, (row.free, row.serial, row), key=lambda e: e[0])
 
 
 def _number(rows, shapes, lengths) -> Plan:

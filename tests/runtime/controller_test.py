@@ -6,14 +6,14 @@ import pytest
 
 from hybridrl.rollout.replica import ReplicaFailed, ReplicaState
 from hybridrl.runtime.controller import FleetState
+from hybridrl.testing.controlled_fleet import ControlledFleet, want
 from hybridrl.testing.faults import Delay, Die, Hang, Raise
-from hybridrl.testing.scripted_fleet import ScriptedFleet, want
 from hybridrl.testing.virtual_loop import run_virtual
 
 
 def test_activation_and_reclaim_in_the_orders_of_the_design():
   async def main():
-    fleet = await ScriptedFleet(num_hybrid=1).start()
+    fleet = await ControlledFleet(num_hybrid=1).start()
     hybrid = fleet.hybrid[0]
     order = []
 
@@ -51,7 +51,7 @@ def test_activation_and_reclaim_in_the_orders_of_the_design():
 
 def test_partial_lending_takes_the_lowest_healthy_indices():
   async def main():
-    fleet = await ScriptedFleet(num_hybrid=4).start()
+    fleet = await ControlledFleet(num_hybrid=4).start()
     await fleet.controller.reconcile(want(2))
     assert fleet.controller.lent == ("hybrid-0", "hybrid-1")
     await fleet.controller.reconcile(want(3))
@@ -72,7 +72,7 @@ def test_partial_lending_takes_the_lowest_healthy_indices():
 
 def test_responses_survive_lending_and_reclaiming():
   async def main():
-    fleet = await ScriptedFleet(num_hybrid=2).start()
+    fleet = await ControlledFleet(num_hybrid=2).start()
     tasks = fleet.generate(12)
     await asyncio.sleep(0.1)
     await fleet.controller.reconcile(want(2))
@@ -99,7 +99,7 @@ def test_responses_survive_lending_and_reclaiming():
 
 def test_b6_a_request_that_arrives_late_is_rejected_and_goes_elsewhere():
   async def main():
-    fleet = await ScriptedFleet(num_hybrid=1).start()
+    fleet = await ControlledFleet(num_hybrid=1).start()
     await fleet.controller.reconcile(want(1))
     hybrid = fleet.hybrid[0]
     hybrid.faults.add("generate", Delay(0.05), nth=0)
@@ -116,7 +116,7 @@ def test_b6_a_request_that_arrives_late_is_rejected_and_goes_elsewhere():
 
 def test_draining_lets_requests_finish_for_so_long():
   async def main(drain_s):
-    fleet = await ScriptedFleet(num_standalone=0, num_hybrid=2).start()
+    fleet = await ControlledFleet(num_standalone=0, num_hybrid=2).start()
     await fleet.controller.reconcile(want(1))
     tasks = fleet.generate(1)  # takes about a second
     await asyncio.sleep(0.1)
@@ -154,7 +154,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", sorted(FAULTS))
 def test_o13_a_failed_activation_rolls_back_to_a_true_state(point, fault):
   async def main():
-    fleet = await ScriptedFleet(num_hybrid=2).start()
+    fleet = await ControlledFleet(num_hybrid=2).start()
     tasks = fleet.generate(6)
     fleet.hybrid[0].faults.add(point, FAULTS[fault]())
     complete = await fleet.controller.reconcile(want(2))
@@ -177,7 +177,7 @@ def test_o13_a_failed_activation_rolls_back_to_a_true_state(point, fault):
 @pytest.mark.parametrize("fault", sorted(FAULTS))
 def test_o13_a_failed_reclaim_returns_the_devices_all_the_same(point, fault):
   async def main():
-    fleet = await ScriptedFleet(num_hybrid=2).start()
+    fleet = await ControlledFleet(num_hybrid=2).start()
     await fleet.controller.reconcile(want(2))
     tasks = fleet.generate(6)
     await asyncio.sleep(0.1)
@@ -195,7 +195,7 @@ def test_o13_a_failed_reclaim_returns_the_devices_all_the_same(point, fault):
 
 def test_an_activation_that_keeps_failing_ends_the_use_of_the_replica():
   async def main():
-    fleet = await ScriptedFleet(num_hybrid=1).start()
+    fleet = await ControlledFleet(num_hybrid=1).start()
     error = Raise(OSError("out of memory"))
     fleet.hybrid[0].faults.add("wake_weights", error, nth=0)
     for _ in range(3):
@@ -211,7 +211,7 @@ def test_an_activation_that_keeps_failing_ends_the_use_of_the_replica():
 
 def test_no_rebalance_if_it_is_disabled_or_not_asked_for():
   async def moved(enable, ask):
-    fleet = await ScriptedFleet(num_hybrid=1, enable_rebalance=enable).start()
+    fleet = await ControlledFleet(num_hybrid=1, enable_rebalance=enable).start()
     fleet.generate(8)
     await asyncio.sleep(0.1)
     await fleet.controller.reconcile(want(1, rebalance=ask))
@@ -231,7 +231,7 @@ def test_a_policys_own_rebalance_replaces_the_usual_one():
     handle.move()
 
   async def main():
-    fleet = await ScriptedFleet(num_hybrid=1, custom_rebalance=own).start()
+    fleet = await ControlledFleet(num_hybrid=1, custom_rebalance=own).start()
     fleet.generate(8)
     await asyncio.sleep(0.1)
     await fleet.controller.reconcile(want(1))

@@ -6,14 +6,14 @@ import pytest
 
 from hybridrl.rollout.replica import ReplicaState
 from hybridrl.runtime.replica_set import FleetLost
+from hybridrl.testing.controlled_fleet import ControlledFleet, make_bundle, want
 from hybridrl.testing.faults import Die, Raise
-from hybridrl.testing.scripted_fleet import ScriptedFleet, make_bundle, want
 from hybridrl.testing.virtual_loop import run_virtual
 
 
 def test_the_last_replica_to_fail_ends_the_run_with_its_cause():
   async def main():
-    fleet = await ScriptedFleet(num_standalone=1, num_hybrid=0).start()
+    fleet = await ControlledFleet(num_standalone=1, num_hybrid=0).start()
     fleet.standalone[0].faults.add("load_weights", Raise(OSError("torn")))
     fleet.weights.published(make_bundle(2))
     with pytest.raises(FleetLost, match="standalone-0: torn") as caught:
@@ -26,7 +26,7 @@ def test_the_last_replica_to_fail_ends_the_run_with_its_cause():
 
 def test_a_failed_standalone_load_unroutes_that_replica_only():
   async def main():
-    fleet = await ScriptedFleet(num_standalone=2, num_hybrid=0).start()
+    fleet = await ControlledFleet(num_standalone=2, num_hybrid=0).start()
     fleet.standalone[0].faults.add("load_weights.loaded", Die())
     fleet.weights.published(make_bundle(2))
     changes = fleet.replicas.changes
@@ -42,7 +42,7 @@ def test_a_failed_standalone_load_unroutes_that_replica_only():
 
 def test_woken_replicas_load_what_was_published_last():
   async def main():
-    fleet = await ScriptedFleet(num_hybrid=1).start()
+    fleet = await ControlledFleet(num_hybrid=1).start()
     fleet.weights.published(make_bundle(2))
     await fleet.weights.load_standalone()
     await fleet.controller.reconcile(want(1))
@@ -56,7 +56,7 @@ def test_woken_replicas_load_what_was_published_last():
 
 def test_requests_in_flight_survive_a_sync():
   async def main():
-    fleet = await ScriptedFleet(num_hybrid=0).start()
+    fleet = await ControlledFleet(num_hybrid=0).start()
     tasks = fleet.generate(3)
     await asyncio.sleep(0.3)
     fleet.weights.published(make_bundle(2))
@@ -69,7 +69,7 @@ def test_requests_in_flight_survive_a_sync():
 
 def test_nothing_can_be_loaded_before_a_publication():
   async def main():
-    fleet = ScriptedFleet()
+    fleet = ControlledFleet()
     with pytest.raises(RuntimeError, match="no weights"):
       _ = fleet.weights.bundle
 
