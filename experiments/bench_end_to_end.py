@@ -278,11 +278,12 @@ def main(argv: Sequence[str]) -> None:
     if pair < _UNPINNED.value:
       row = runs.setdefault(f"{baseline}, un-pinned", [])
       row.append(_unpinned(out, baseline, pair, model))
-  summary = summarise(runs, baseline, max(curve.values()))
-  path = out / "bench_end_to_end.json"
-  path.write_text(json.dumps({"decode_curve": curve} | summary, indent=1))
-  _print(summary, curve)
-  print(f"\nwritten: {path}")
+    # After every pair, so that an interrupted benchmark leaves its figures.
+    summary = summarise(runs, baseline, max(curve.values()))
+    path = out / "bench_end_to_end.json"
+    path.write_text(json.dumps({"decode_curve": curve} | summary, indent=1))
+    _print(summary, curve)
+    print(f"\n{pair + 1} pair(s); written: {path}", flush=True)
 
 
 if __name__ == "__main__":
