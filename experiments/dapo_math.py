@@ -106,6 +106,9 @@ def main(argv: list[str]) -> None:
   run_dir = pathlib.Path(config.run_dir)
   run_dir.mkdir(parents=True, exist_ok=True)
   print(f"run directory: {run_dir}", flush=True)
+  # A shell that starts a command in the background makes it ignore Ctrl-C;
+  # asyncio turns the signal into a clean end only while it is Python's own.
+  signal.signal(signal.SIGINT, signal.default_int_handler)
   try:
     with PeakMemory() as memory:
       result = asyncio.run(train(config, _read(config, model)))
