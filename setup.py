@@ -10,7 +10,6 @@ _CORE = [
   "absl-py>=2.1",
   "chex>=0.1.90",
   "flax>=0.12",
-  "grain>=0.2.10",
   "jax>=0.10",
   "ml_dtypes>=0.5",
   "numpy>=2.0",
@@ -21,6 +20,7 @@ _CORE = [
 ]
 _RUN = [
   "math-verify>=0.8",
+  "psutil>=5.9",
   "pyarrow>=18",
   "ray>=2.50",
   "tensorboardX>=2.6",
