@@ -12,5 +12,8 @@ fi
 "$venv/bin/ruff" check .
 "$venv/bin/ruff" format --check .
 # Engines of real vLLM take a core each: they run one at a time, after the rest.
-"$venv/bin/python" -m pytest -n 2 --dist loadfile -m "not vllm and not ray"
+# Soak tests (-m soak) take minutes each; what they check runs here in a short
+# form too.
+"$venv/bin/python" -m pytest -n 2 --dist loadfile \
+  -m "not vllm and not ray and not soak"
 "$venv/bin/python" -m pytest -m "vllm or ray"
